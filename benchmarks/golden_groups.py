@@ -502,6 +502,7 @@ def secure() -> dict[str, Case]:
 
 def folders() -> dict[str, Case]:
     """Publishing to a folder, collecting from it, and aggregators."""
+    from fedpca.federation import Limits, Robust
     from fedpca.federation.folder import collect, collect_scaling, publish
 
     clients = clients_of()
@@ -551,8 +552,8 @@ def folders() -> dict[str, Case]:
         "many": partial(aggregated, many),
         "one left": partial(aggregated, moments, withdrawn="client 2"),
         "trim": partial(aggregated, subspaces, robust="trim"),
-        "cap": partial(aggregated, moments, robust="cap", max_share=0.3),
-        "limits": partial(aggregated, moments, least_rows=320),
+        "cap": partial(aggregated, moments, robust=Robust("cap", 0.3)),
+        "limits": partial(aggregated, moments, limits=Limits(least_rows=320)),
         "intersection": partial(aggregated, named, expected=expected, features="intersection"),
         "scalings": scaled,
     }

@@ -18,6 +18,7 @@ from run_loopback import HOSPITALS, NAMES, SPREAD, Deployment, finished, write_t
 
 import fedpca
 from fedpca import Aggregator, Policy, Roster, SigningKey, StreamingPCA, fit_files
+from fedpca.federation import Limits
 from fedpca.federation.folder import collect, publish
 from fedpca.readers import open_rows
 from fedpca.report import write_report
@@ -26,7 +27,7 @@ from fedpca.trust import Member
 SETTINGS = {"rank": 2, "scale": "std", "center": True, "features": NAMES}
 POLICY = 'preset = "tre"\nleast_rows = 100\n'
 LIAR, IMPOSTOR = "west", "eve"
-LIMITS = {"robust": "trim", "least_rows": 100}
+ROBUST, LEAST_ROWS = "trim", 100
 REPLY = "[Fleet.PushMessages] Push replies"  # in the log of the SuperLink
 PATIENCE = 600.0  # seconds
 
@@ -71,7 +72,9 @@ def in_a_folder(home, roster):
         policy = Policy.load(home / f"{name}.policy.toml")
         publish(shared, name, 1, summary, signer=signer, policy=policy, rows=rows)
     publish(shared, "north", 2, fitted(home / f"{LIAR}.csv")[0])  # eve, who has no key
-    with Aggregator(roster=roster, store=run / "store", **LIMITS) as aggregator:
+    with Aggregator(
+        roster=roster, store=run / "store", robust=ROBUST, limits=Limits(least_rows=LEAST_ROWS)
+    ) as aggregator:
         for skipped in collect(shared, aggregator):
             print(f"refused: {skipped.file}: {skipped.reason}")
         aggregator.record()
@@ -102,7 +105,9 @@ def on_flower(home, deployment):
         deployment.start_node(name, configs[name])
     before = deployment.log("superlink").count(REPLY)
     settings = {"folder": str(folder), "roster": str(home / "roster.toml"), "rank": 2, "scale": "std"}
-    run = deployment.start_run(**settings, **LIMITS, expect=5, quorum=3, deadline=PATIENCE)
+    run = deployment.start_run(
+        **settings, robust=ROBUST, least_rows=LEAST_ROWS, expect=5, quorum=3, deadline=PATIENCE
+    )
     end = time.monotonic() + PATIENCE
     while deployment.log("superlink").count(REPLY) < before + 5 and time.monotonic() < end:
         time.sleep(0.2)

@@ -448,11 +448,8 @@ def federation(folder=None, n_clients=6):
 def test_the_run_of_an_aggregator_and_of_its_store(tmp_path):
     aggregator = federation(tmp_path / "store")
     run = load_run(aggregator)
-    assert replace(run, energy_shares={}, influence={}, notes=()) == load_run(
-        tmp_path / "store"
-    )  # not in a history
+    assert replace(run, influence={}, notes=()) == load_run(tmp_path / "store")  # not in a history
     assert run.influence == aggregator.influence()
-    assert sum(run.energy_shares.values()) == pytest.approx(1)
     assert run.contributions == {f"client {client}": 30.0 + client for client in range(1, 6)}
     assert [(incident.client, incident.status) for incident in run.incidents] == [
         ("mallory", "rejected"), ("client 0", "withdrawn"),
@@ -540,7 +537,7 @@ def test_stragglers_and_incidents_of_a_run(tmp_path):
     assert [line[:2] for line in incidents] == [
         ["node 77", "failed"], ["torn", "quarantined"], ["node 123456", "no reply"],
     ]  # fmt: skip
-    assert [len(line) for line in table(text, "Rows per client")] == [4] * 8
+    assert [len(line) for line in table(text, "Rows per client")] == [3] * 8
     assert incidents[0][2:] == ["2026-11-15 10:00:01", "bad.csv, line 2"]
 
 
@@ -751,7 +748,7 @@ def test_untrusted_text_stays_text(tmp_path):
     (folder / "store").mkdir(parents=True)
     flower_folder(
         folder,
-        contributors={HOSTILE: {"rows": 20, "energy_share": 1.0}, "\ud800": {"rows": 5, "energy_share": 0.0}},
+        contributors={HOSTILE: {"rows": 20}, "\ud800": {"rows": 5}},
         quarantined={HOSTILE: HOSTILE},
         replies=[{"node": "1", "client": HOSTILE, "what": "rejected", "reason": HOSTILE, "time": HOSTILE}],
     )

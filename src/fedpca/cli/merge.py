@@ -84,7 +84,8 @@ def merge(
     """
     from fedpca.federation.aggregator import membership
     from fedpca.federation.aggregator.admission import check_least_rows
-    from fedpca.federation.aggregator.robust import check_robust, merge_robust, too_few
+    from fedpca.federation.aggregator.robust import Robust as RobustMerging
+    from fedpca.federation.aggregator.robust import merge_robust
     from fedpca.genetics import count_alike
     from fedpca.readers.paths import require_distinct
     from fedpca.summaries import model_file
@@ -92,14 +93,14 @@ def merge(
     from fedpca.summaries.rank import oversampled_rank
     from fedpca.summaries.view import SummaryView
 
-    check_robust(robust, max_share)
+    rule = RobustMerging.of(robust and robust.value, max_share)
     require_distinct(model)
     check_model_path(out, force)
     check_no_input([out], model)
     study = load_roster(roster)
     files = {str(path): model_file.read_bytes(path) for path in model}
     if scalings := scale_files.decode_all(files):
-        if study is not None or robust is not None or least_rows or components:
+        if study is not None or rule is not None or least_rows or components:
             raise typer.BadParameter("files of fedpca scale are merged without options but --features.")
         _require_different(scalings)
         scale_files.merge(out, scalings, features is Features.INTERSECTION, as_json)
@@ -128,13 +129,13 @@ def merge(
     n_components = min(components or max(shown for _, shown in parts), n_features)
     # Sums stay sums: releases lose nothing in a merge, nor in the next.
     rank = None if all_moments(summaries) else min(oversampled_rank(n_components), n_features)
-    if robust is None:
+    if rule is None:
         merged = merge_tree(summaries, rank)
     else:
-        if text := too_few(robust.value, len(summaries)):
+        if text := rule.too_few(len(summaries)):
             warnings.warn(text, stacklevel=2)
         owners = dict(zip(map(str, model), summaries, strict=True))
-        merged = merge_robust(owners, robust.value, max_share=max_share, rank=rank)
+        merged = merge_robust(owners, rule, rank=rank)
     if not n_components:  # nothing rose above the noise of any part; of their sum it may
         n_components = SummaryView(merged, None, "auto", float).n_components()
     model_files.require_components(out, merged, components)

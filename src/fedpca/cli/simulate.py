@@ -96,9 +96,10 @@ def simulate(
     """
     if bool(path) != bool(client):
         raise typer.BadParameter("PATH and --client, the client id column, must be given together.")
-    from fedpca.federation.aggregator.robust import check_robust
+    from fedpca.federation.aggregator.robust import Robust as RobustMerging
 
-    check_robust(robust, max_share)
+    rule = RobustMerging.of(robust and robust.value, max_share)
+    settings: dict[str, Any] = {"fanout": fanout, "robust": rule}
     if report is not None:
         check_output_path(report, force)
 
@@ -125,9 +126,7 @@ def simulate(
     n_features = next(iter(owners.values()))[0].shape[1]
     components = components or min(10, n_features)
     with progress_bars(), nullcontext() if rows is None else rows.naming_infinity():
-        rule = None if scale is None else scale.value
-        settings: dict[str, Any] = {"fanout": fanout, "scale": rule, "max_share": max_share}
-        settings["robust"] = None if robust is None else robust.value
+        settings["scale"] = None if scale is None else scale.value
         faulty = run_simulation(owners, components, faults=faults, **settings)
         reference = run_simulation(owners, components, **settings)
     if report is not None:

@@ -6,9 +6,11 @@ where one organization's table lies in Dask or Spark.
 """
 
 from fedpca.errors import SummaryRejected
+from fedpca.federation.aggregator.admission import Limits
 from fedpca.federation.aggregator.aggregator import Aggregator, ChildInfo
 from fedpca.federation.aggregator.influence import Influence
 from fedpca.federation.aggregator.message import Message
+from fedpca.federation.aggregator.robust import Robust
 from fedpca.federation.aggregator.store import (
     ChildEvent,
     FolderStore,
@@ -26,9 +28,11 @@ __all__ = [
     "FolderStore",
     "HistoryEvent",
     "Influence",
+    "Limits",
     "MemoryStore",
     "Message",
     "ModelEvent",
+    "Robust",
     "State",
     "Store",
     "SummaryRejected",

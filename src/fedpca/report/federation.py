@@ -39,13 +39,11 @@ def contributions(run: Run) -> Section:
             sanitize(name, 60),
             format_number(rows),
             percent(rows / total),
-            *([percent(run.energy_shares[name])] if name in run.energy_shares else []),
             *([sanitize(run.left_out.get(name, ""), 300)] if run.left_out else []),
         )
         for name, rows in ordered
     ]
-    head = ("client", "rows", "share", *(("share of energy",) if run.energy_shares else ()))
-    head = (*head, *(("features left out",) if run.left_out else ()))
+    head = ("client", "rows", "share", *(("features left out",) if run.left_out else ()))
     numbers = Table("Rows per client", head, lines)
     chart = Chart("contributions", "Rows per client", caption, figure, numbers)
     return Section("contributions", "Contributions", run.notes, (chart,))
@@ -96,12 +94,11 @@ def influence(run: Run) -> Section:
             sanitize(name, 60),
             _degrees(turn(one)),
             percent(one.row_share),
-            percent(one.energy_share),
             percent(one.direction_share),
         )
         for name, one in ((name, known[name]) for name in ordered)
     ]
-    head = ("client", "angle without it", "share of rows", "share of energy", "largest share of a direction")
+    head = ("client", "angle without it", "share of rows", "largest share of a direction")
     title = "The model without each client"
     turned = Chart("influence", title, caption, figure, Table(title, head, lines))
     return Section("influence", "Influence", (), (turned, _captured(run, ordered)))

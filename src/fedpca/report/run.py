@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedpca._typing import JSON
 from fedpca._util.text import join_names, pluralize, sanitize
-from fedpca.federation import Aggregator, FolderStore, HistoryEvent, Influence, ModelEvent
+from fedpca.federation import Aggregator, FolderStore, HistoryEvent, Influence, ModelEvent, Robust
 from fedpca.federation.one_process.federated_pca import FederatedPCA
 from fedpca.federation.one_process.simulate import Simulation
 from fedpca.trust.roster import ANYONE
@@ -83,7 +83,6 @@ class Run:
         incidents: clients that were rejected, failed, quarantined, withdrew or did not reply.
         steps: whether times are steps of a simulation.
         notes: further remarks, as sentences.
-        energy_shares: each client's share of the energy of all rows about their mean, where it is known.
         influence: what each client has done to the model, where it is known.
         left_out: features that were left out of a client's summary, and their share of its variance.
         secure: the sums of a run of secure sums, whose contributions are not known; None of others.
@@ -97,7 +96,6 @@ class Run:
     incidents: list[Incident] = field(default_factory=list)
     steps: bool = False
     notes: tuple[str, ...] = ()
-    energy_shares: Mapping[str, float] = field(default_factory=dict)
     influence: Mapping[str, Influence] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     secure: OpenedSums | None = None
@@ -158,7 +156,6 @@ def load_run(source: object) -> Run:
         return _run(
             _recorded(source.history),
             contributions={name: child.count for name, child in children.items()},
-            energy_shares={name: child.energy_share for name, child in children.items()},
             influence=source.influence(),
             notes=(_membership(study, source.not_heard_from), *_robustness(source.robust)),
         )
@@ -273,12 +270,13 @@ def _membership(study: str | None, not_heard_from: Iterable[str]) -> str:
     return f"Only members of study {sanitize(study, 100)!r} are accepted{missing}."
 
 
-def _robustness(rule: str | None) -> tuple[str, ...]:
+def _robustness(robust: Robust | str | None) -> tuple[str, ...]:
     """How clients were merged, as a sentence, if not simply added up."""
-    if rule is None:
+    if robust is None:
         return ()
+    rule = robust.rule if isinstance(robust, Robust) else sanitize(robust, 20)
     return (
-        f"Merged with robust={sanitize(rule, 20)!r}: a minority of clients cannot corrupt the model if "
+        f"Merged with robust={rule!r}: a minority of clients cannot corrupt the model if "
         "clients are alike. Those without influence were left out of it.",
     )
 
@@ -312,7 +310,6 @@ def _from_flower(summary: JSON, history: list[HistoryEvent]) -> Run:
     run = _run(
         _replied(summary, started),
         contributions={name: float(child["rows"]) for name, child in children.items()},
-        energy_shares={name: float(child["energy_share"]) for name, child in children.items()},
         influence={name: _influence(child) for name, child in children.items() if "angle" in child},
         notes=(
             *([f"This run {ended}: {summary['problem']}"] if summary["problem"] else []),
@@ -326,7 +323,7 @@ def _from_flower(summary: JSON, history: list[HistoryEvent]) -> Run:
     if secure is None:
         return run
     # The one contributor is the sum over all: nothing is known about the parts of members.
-    return replace(run, contributions={}, growth=[], energy_shares={}, influence={}, secure=secure)
+    return replace(run, contributions={}, growth=[], influence={}, secure=secure)
 
 
 def _replied(summary: JSON, started: str) -> Iterator[_Event]:

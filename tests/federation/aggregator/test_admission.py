@@ -8,6 +8,7 @@ from helpers import power_law, rows_of
 
 from fedpca import Aggregator, Moments, Privacy, PrivatePCA, Subspace, merge
 from fedpca.errors import SummaryRejected
+from fedpca.federation import Limits
 from fedpca.privacy import StepSum
 from fedpca.summaries.certificate import Certificate
 
@@ -160,7 +161,7 @@ def test_two_children_cannot_overflow_together():
 
 
 def test_a_limit_on_the_length_of_rows_and_on_their_number():
-    aggregator = Aggregator(3, max_rows=100, max_rms=10.0)
+    aggregator = Aggregator(3, limits=Limits(max_rows=100, max_rms=10.0))
     for seed in range(3):
         aggregator.receive(f"{seed}", 1, Subspace.from_rows(rows_of(seed)))
     for rows in (np.eye(8)[:2] * 1e100, rows_of(3) + 10, np.full((5, 8), 20.0)):
@@ -173,56 +174,12 @@ def test_a_limit_on_the_length_of_rows_and_on_their_number():
         aggregator.receive("many", 1, Subspace.from_rows(rows_of(3, 101)))
 
 
-@pytest.mark.parametrize("limit", [{"max_rms": 0}, {"max_rms": -1.0}, {"max_rows": "x"}, {"max_rms": np.nan}])
+@pytest.mark.parametrize(
+    "limit", [{"max_rms": 0}, {"max_rms": -1.0}, {"max_rows": "x"}, {"max_rms": np.nan}, {"least_rows": -1}]
+)
 def test_limits_are_numbers_above_zero(limit):
-    with pytest.raises(ValueError, match="must be a number above 0"):
-        Aggregator(**limit)
-
-
-def test_shares_of_rows_and_energy(caplog):
-    aggregator = Aggregator(3)
-    tables = {f"{seed}": rows_of(seed) for seed in range(4)}
-    for child, rows in tables.items():
-        aggregator.receive(child, 1, Subspace.from_rows(rows, rank=6))
-    aggregator.record()
-    assert aggregator.history[-1].warning == ""
-    everything = np.concatenate([*tables.values()])
-    mean = everything.mean(axis=0)
-    whole = np.sum((everything - mean) ** 2)
-    for child, rows in tables.items():
-        assert aggregator.children[child].row_share == 0.25
-        expected = np.sum((rows - mean) ** 2) / whole
-        assert aggregator.children[child].energy_share == pytest.approx(expected, rel=1e-9)
-    aggregator.receive("two long rows", 1, Subspace.from_rows(np.eye(8)[:2] * 1e100))
-    event = aggregator.history[-1]
-    assert event.what == "accepted"
-    assert "0.996 of the energy, but only 0.00826 of the rows" in event.warning
-    assert "'two long rows'" in caplog.text
-    aggregator.record()
-    assert "'two long rows'" in aggregator.history[-1].warning
-    assert aggregator.children["two long rows"].energy_share == pytest.approx(0.996, abs=1e-3)
-    aggregator.withdraw("two long rows")  # nothing of 1e200 is left in the sums
-    aggregator.receive("0", 2, Subspace.from_rows(tables["0"] * 30))
-    assert aggregator._pool.share("0") == pytest.approx(aggregator._pool.shares()["0"], rel=1e-9)
-
-
-def test_who_comes_first_is_found_by_the_record():
-    aggregator = Aggregator(1)
-    aggregator.receive("evil", 1, Subspace.from_rows(np.full((2, 8), 1e6) * [[1], [-1]]))
-    assert aggregator.history[-1].warning == ""  # it has all rows
-    for seed in range(5):
-        aggregator.receive(f"{seed}", 1, Subspace.from_rows(rows_of(seed)))
-    aggregator.record()
-    assert "'evil'; the first has 1 of the energy" in aggregator.history[-1].warning
-
-
-def test_a_mean_far_away_counts_as_energy():
-    aggregator = Aggregator(1)
-    for seed in range(5):
-        aggregator.receive(f"{seed}", 1, Moments.from_rows(rows_of(seed)))
-    aggregator.receive("far", 1, Moments(1, np.full(8, 1e4), np.zeros((8, 8))))
-    assert aggregator.children["far"].energy_share > 0.9
-    assert "of the energy" in aggregator.history[-1].warning
+    with pytest.raises((TypeError, ValueError), match=f"{next(iter(limit))} must be"):
+        Limits(**limit)
 
 
 # --- energy of private summaries ---
@@ -260,7 +217,7 @@ def test_private_means_lie_where_clipped_rows_can_have_them():
 def test_a_private_mean_may_be_anywhere_within_the_length_of_rows_that_is_accepted():
     """Nobody knows beforehand where a private center will be found."""
     found = replace(PRIVACY, center="private")
-    aggregator = Aggregator(2, privacy=found, max_rms=100.0)
+    aggregator = Aggregator(2, privacy=found, limits=Limits(max_rms=100.0))
     honest = [release_of(seed, found, n_rows=2000) for seed in range(3)]
     assert {release.certificate.center for release in honest} == {"private"}
     for seed in range(2):
@@ -346,10 +303,10 @@ def test_a_feature_that_a_child_does_not_know_is_no_energy():
     mixed = merge([narrow, Moments.from_rows(rows_of(8, n_features=4) + far)])
     for summary in (narrow, narrow.subspace(), mixed):
         assert aggregator.receive("narrow", aggregator.versions.get("narrow", 0) + 1, summary)
+        assert aggregator.record()
         assert aggregator.history[-1].warning == ""
-        assert aggregator.children["narrow"].energy_share < 5 * aggregator.children["narrow"].row_share
-        share = aggregator._pool.share("narrow")
-        assert share == pytest.approx(aggregator._pool.shares()["narrow"], rel=1e-6)
+        found = aggregator.influence()["narrow"]
+        assert found.direction_share < 5 * found.row_share
     only = Aggregator(2)
     only.receive("a", 1, narrow)  # nobody knows the feature yet
     assert only.receive("b", 1, Moments.from_rows(rows_of(1, n_features=4)))

@@ -17,7 +17,7 @@ import fedpca
 from fedpca import Aggregator, FederatedPCA, Moments, Privacy, PrivatePCA, StreamingPCA, Subspace
 from fedpca.cli.app import app
 from fedpca.errors import SummaryRejected
-from fedpca.federation.aggregator.robust import _capped_counts, merge_robust, what_counts
+from fedpca.federation.aggregator.robust import Robust, _capped_counts, merge_robust, what_counts
 from fedpca.federation.one_process.simulate import Faults, simulate
 from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
@@ -255,7 +255,7 @@ def test_max_share_limits_the_weight_of_an_owner():
     rows = np.random.default_rng(5).normal(size=(4, 100, 2))
     owners = {f"{i}": Moments.from_rows(part) for i, part in enumerate(rows)}
     owners["0"] = owners["0"].scaled(10)
-    assert merge_robust(owners, "cap", max_share=0.5).count == pytest.approx(600)
+    assert merge_robust(owners, Robust("cap", max_share=0.5)).count == pytest.approx(600)
     assert merge_robust(owners, "cap").count == pytest.approx(400)
 
 
@@ -363,19 +363,29 @@ def test_features_that_an_owner_does_not_know_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"robust": "mean"}, "robust must be None or one of 'cap', 'median', 'trim', got 'mean'"),
-        ({"max_share": 0.5}, "max_share is for robust merging; give robust='cap'"),
-        ({"robust": "cap", "max_share": 0}, "max_share must be a share above 0 and at most 1, got 0"),
-        ({"robust": "cap", "max_share": 1.5}, "at most 1, got 1.5"),
+        (("mean",), "robust must be None or one of 'cap', 'median', 'trim', got 'mean'"),
+        ((None, 0.5), "max_share is for robust merging; give robust='cap'"),
+        (("cap", 0), "max_share must be a share above 0 and at most 1, got 0"),
+        (("cap", 1.5), "at most 1, got 1.5"),
     ],
 )
 def test_settings_are_checked(settings, message):
     with pytest.raises(ValueError, match=message):
-        Aggregator(**settings)
-    with pytest.raises(ValueError, match=message):
-        FederatedPCA(1, **settings).fit(np.eye(3))
-    with pytest.raises(ValueError, match=message):
-        simulate({"a": [np.eye(3)]}, 1, **settings)
+        Robust.of(*settings)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda rule: Aggregator(robust=rule),
+        lambda rule: FederatedPCA(1, robust=rule).fit(np.eye(3)),
+        lambda rule: simulate({"a": [np.eye(3)]}, 1, robust=rule),
+        lambda rule: merge_robust({}, rule),
+    ],
+)
+def test_whoever_takes_a_rule_checks_it(use):
+    with pytest.raises(ValueError, match="robust must be None or one of"):
+        use("mean")
 
 
 # --- private releases ---
@@ -494,7 +504,7 @@ def test_an_aggregator_follows_its_children(digits):
 @pytest.mark.parametrize("make", [Moments.from_rows, truncated], ids=["moments", "subspaces"])
 def test_what_counts_merges_into_the_robust_model(digits, make):
     told = with_liars(owners_of(digits, make), rotated)
-    counted = what_counts(told, "trim")
+    counted = what_counts(told, Robust("trim"))
     rows = {name: own.count for name, own in counted.items()}
     assert list(rows) == sorted(told)
     assert (
@@ -627,7 +637,7 @@ def test_liars_who_agree_gain_nothing_over_a_plain_merge(rule, lie, n_owners, li
         }
         plain = captured(merge_distinct(list(told.values())), rows)
         gained.append(captured(merge_robust(told, rule), rows) - plain)
-        counted = what_counts(told, rule)
+        counted = what_counts(told, Robust(rule))
         weight = sum(counted[f"{i}"].count for i in range(liars)) / sum(own.count for own in counted.values())
         assert weight < 1.02 * liars / n_owners
     assert np.mean(gained) > -1e-3  # .08 less without a floor under distances
@@ -640,7 +650,7 @@ def test_an_owner_in_the_middle_has_no_more_than_its_share(rule):
     told = {f"{i}": Moments.from_rows(part) for i, part in enumerate(parts)}
     middle = merge_distinct([told[f"{i}"] for i in range(1, 10)])
     told["0"] = Moments(len(parts[0]), middle.mean, middle.scatter * (len(parts[0]) / middle.count))
-    counted = what_counts(told, rule)
+    counted = what_counts(told, Robust(rule))
     assert counted["0"].count < 1.2 / 10 * sum(own.count for own in counted.values())  # all without a floor
 
 
@@ -649,7 +659,7 @@ def test_owners_who_agree_are_no_liars_where_they_are_most():
     rows = np.random.default_rng(0).normal(size=(500, 6)) * [4, 3, 2, 1, 1, 1]
     own = Moments.from_rows(rows)
     told = with_liars({f"{i}": own for i in range(10)}, lambda own: spike(own, 50))
-    counted = what_counts(told, "trim")
+    counted = what_counts(told, Robust("trim"))
     assert sum(counted[f"{i}"].count for i in range(3)) < 1e-6 * own.count
 
 
@@ -659,6 +669,6 @@ def test_groups_of_owners_with_one_strong_direction_let_no_liar_in():
         rows = np.random.default_rng(seed).normal(size=(10, 200, 8)) * np.arange(1, 9) ** -2.0
         owners = {f"{i}": Moments.from_rows(part) for i, part in enumerate(rows)}
         told = with_liars(owners, lambda own: spike(own, 3))
-        counted = what_counts(told, "trim")
+        counted = what_counts(told, Robust("trim"))
         liars = sum(counted[f"{i}"].count for i in range(3))
         assert liars < 0.01 * sum(own.count for own in counted.values())

@@ -16,7 +16,7 @@ from helpers import bits, rows_of
 from fedpca import Aggregator, Moments, Privacy, PrivatePCA, Subspace
 from fedpca._util import files
 from fedpca.errors import SummaryRejected
-from fedpca.federation import ChildEvent, FolderStore, MemoryStore, Message, State
+from fedpca.federation import ChildEvent, FolderStore, Limits, MemoryStore, Message, Robust, State
 from fedpca.federation.aggregator import store as store_module
 from fedpca.federation.aggregator.tree import MergeTree
 
@@ -127,7 +127,11 @@ def test_names_of_quarantined_states_are_those_of_the_children(tmp_path):
 
 @pytest.mark.parametrize(
     "rules",
-    [{"max_rows": 50}, {"max_rms": 0.01}, {"privacy": Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)}],
+    [
+        {"limits": Limits(max_rows=50)},
+        {"limits": Limits(max_rms=0.01)},
+        {"privacy": Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)},
+    ],
 )
 def test_states_are_checked_against_the_rules_of_the_aggregator_that_opens_them(tmp_path, rules):
     filled(tmp_path, "a")
@@ -400,7 +404,7 @@ def test_a_reader_changes_nothing_and_stops_no_writer(tmp_path, monkeypatch):
     (tmp_path / "b.state").write_bytes(b"damaged")
     (tmp_path / ".fedpca-0123456789abcdef.part").write_bytes(b"half a state")
     before = contents_of(tmp_path)
-    for rules in ({}, {"max_rows": 50}):
+    for rules in ({}, {"limits": Limits(max_rows=50)}):
         reader = Aggregator(store=tmp_path, **rules)
         assert "b" in reader.quarantined
         assert reader.version == writer.version
@@ -445,7 +449,7 @@ def test_an_old_version_stays_old_after_a_quarantine(tmp_path, how):
     if how == "damaged":
         (tmp_path / "a.state").write_bytes(b"damaged")
     else:
-        rules = {"max_rows": 80}
+        rules = {"limits": Limits(max_rows=80)}
     Aggregator(store=tmp_path, **rules).__enter__().close()
     for _ in range(2):  # after another restart, too
         with Aggregator(store=tmp_path) as aggregator:
@@ -801,7 +805,9 @@ def merged_anew(folder, rank=3, **rules):
     return aggregator.version, len(aggregator.children), len(aggregator.versions), summary
 
 
-@pytest.mark.parametrize("rules", [{}, {"robust": "cap", "max_share": 0.4, "least_rows": 2}], ids=str)
+@pytest.mark.parametrize(
+    "rules", [{}, {"robust": Robust("cap", 0.4), "limits": Limits(least_rows=2)}], ids=str
+)
 def test_the_merge_that_the_writer_kept_is_read_without_the_states(tmp_path, monkeypatch, rules):
     recorded(tmp_path, **rules)
     expected, before = merged_anew(tmp_path, **rules), contents_of(tmp_path)

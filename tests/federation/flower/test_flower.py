@@ -698,24 +698,22 @@ class TestRun:
         assert rejected == ({"many"} if "max_rows" in limit else {"huge"})
         assert rejected.isdisjoint(summary["contributors"])
 
-    def test_shares_of_the_energy_are_told(self, tmp_path):
+    def test_who_has_far_more_influence_than_rows_is_named(self, tmp_path):
         write(tmp_path / "huge.npy", np.eye(8)[:2] * 1e100)
         huge = {"client-id": "huge", "source": str(tmp_path / "huge.npy")}
         grid = FakeGrid(n1=client(config_of(tmp_path, "north", 1)), n2=client(huge))
         folder = tmp_path / "server"
         summary = run(grid, folder, expect=2)
-        assert summary["warning"].startswith("far more energy than rows: 'huge'; the first has ")
         assert "far more influence than rows: 'huge'; the first has 1 of the variance" in summary["warning"]
         huge = summary["contributors"]["huge"]
-        assert huge["energy_share"] > 0.99
         assert huge["direction_share"] == pytest.approx(1)
         assert huge["angle"] > 0.5
         assert huge["captured"] > huge["captured_without"]
         assert summary["contributors"]["north"]["row_share"] == pytest.approx(1500 / 1502)
         write_report(tmp_path / "report.html", fedpca.load(folder / "model.safetensors"), run=folder)
         page = (tmp_path / "report.html").read_text()
-        assert "far more energy than rows: " in page
-        assert "share of energy" in page
+        assert "far more influence than rows: " in page
+        assert "largest share of a direction" in page
         with Aggregator(store=folder / "store") as aggregator:
             aggregator.withdraw("huge")
         summary = run(FakeGrid(n1=grid.nodes[1]), folder, expect=1)

@@ -269,7 +269,7 @@ def test_a_run_with_hostile_files_ends_and_names_them(west):
     assert replies["liar"][0] == "rejected"
     assert "warnings" in replies["liar"][1]
     assert list(first["contributors"]) == ["dora", "huge"]
-    assert first["contributors"]["huge"]["energy_share"] > 0.99
+    assert first["contributors"]["huge"]["direction_share"] > 0.99
     assert "huge" in first["warning"]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import fedpca
 from fedpca import Aggregator, Moments, Privacy, PrivatePCA, StreamingPCA, Subspace
-from fedpca.federation import MemoryStore
+from fedpca.federation import Limits, MemoryStore
 from fedpca.federation.aggregator.message import Message
 from fedpca.federation.folder import SkippedFile, collect, publish
 from fedpca.summaries import model_file
@@ -168,7 +168,7 @@ def test_limits_are_those_of_the_aggregator(shared, limits):
     publish(shared, "good", 1, summary_of(0))
     publish(shared, "huge", 1, Subspace.from_rows(1e100 * np.eye(8)[:2]))
     publish(shared, "many", 1, summary_of(1, 200))
-    aggregator = Aggregator(rank=3, **limits)
+    aggregator = Aggregator(rank=3, limits=Limits(**limits))
     (item,) = collect(shared, aggregator)
     assert item.file == ("many.1.safetensors" if "max_rows" in limits else "huge.1.safetensors")
     assert "good" in aggregator.children

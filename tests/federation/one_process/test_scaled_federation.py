@@ -561,26 +561,6 @@ def test_a_store_of_several_scales_keeps_what_most_have(tmp_path):
         assert "same scale" in aggregator.quarantined["owner 0"]
 
 
-def test_shares_of_energy_are_those_of_scaled_features():
-    """In raw units, one owner has all the energy because it has all of the feature with a large unit."""
-    rng = np.random.default_rng(0)
-    owners = [rng.normal(size=(500, 3)) * [1, 1, 1e6] for _ in range(3)]
-    owners[0][:20, 0] *= 100  # 20 rows that decide the first feature
-    outlier, rest = owners[0][:20], owners[0][20:]
-    aggregator = aggregate(
-        [(str(i), 1, Moments.from_rows(rows, scale="std")) for i, rows in enumerate([rest, *owners[1:]])]
-        + [("outlier", 1, Moments.from_rows(outlier, scale="std"))]
-    )
-    rows = np.concatenate(owners)
-    standard = (rows - rows.mean(axis=0)) / rows.std(axis=0)
-    share = (standard[:20] ** 2).sum() / (standard**2).sum()
-    assert aggregator.children["outlier"].energy_share == pytest.approx(share, rel=1e-9)
-    assert "of the energy, but only" in aggregator.history[-1].warning
-    assert sum(child.energy_share for child in aggregator.children.values()) == pytest.approx(1)
-    plain = aggregate([("rest", 1, Moments.from_rows(rows[20:])), ("outlier", 1, Moments.from_rows(outlier))])
-    assert plain.children["outlier"].energy_share < 0.1
-
-
 def test_a_scaling_that_claims_more_than_the_rows_is_rejected():
     rows = owners_of(units=(0, 2))["owner 4"]
     rows[::7, 1] = np.nan

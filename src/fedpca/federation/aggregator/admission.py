@@ -1,6 +1,6 @@
 """Which summaries an aggregator accepts: private enough, and no larger than clipped rows and noise can be."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 
 import numpy as np
@@ -31,11 +31,45 @@ _SCALING_ROUNDING = 1e-3  # of float32 rows
 _CLIPPING_KINDS = ("ball", "sphere", "ball, differences of pairs", "sphere, differences of pairs")
 
 
-def check_limit(value: object, name: str) -> float:
-    """A limit of an aggregator: a number above 0."""
-    if not validation.is_real(value) or not value > 0:
-        raise ValueError(f"{name} must be a number above 0, got {name}={value!r}.")
-    return float(value)
+@dataclass(frozen=True)
+class Limits:
+    """What a child may claim.
+
+    Attributes:
+        least_rows: the fewest rows of a child, and of a group of them that know the same features.
+        max_rows: the most rows.
+        max_rms: the largest root-mean-square length of rows about the origin: divided by their scale, if that
+            is numbers, and else as they are.
+
+    >>> Limits(least_rows=20, max_rms=100.0)
+    Limits(least_rows=20, max_rows=1000000000000000.0, max_rms=100.0)
+    """
+
+    least_rows: int = 0
+    max_rows: float = 1e15
+    max_rms: float = inf
+
+    def __post_init__(self) -> None:
+        validation.integer(self.least_rows, "least_rows", at_least=0)
+        for name in ("max_rows", "max_rms"):
+            if not validation.is_real(value := getattr(self, name)) or not value > 0:
+                raise ValueError(f"{name} must be a number above 0, got {name}={value!r}.")
+
+    def check(self, summary: Summary) -> None:
+        """Reject a summary of too few, too many or too long rows, or too large to be merged with others."""
+        if not 0 < summary.count <= self.max_rows:
+            raise ValueError(f"count must be above 0 and at most {self.max_rows:g}, got {summary.count:g}.")
+        energy = max(summary.total, 0.0) + summary.count * float(summary.mean @ summary.mean)
+        length = sqrt(energy / summary.count)
+        if length > self.max_rms:
+            raise ValueError(
+                f"the root-mean-square length of its rows must be at most {self.max_rms:g}, got {length:.4g}."
+            )
+        if energy * summary.n_features > _MAX_ENERGY:
+            raise ValueError(
+                f"its energy {energy:.3g} is too large to be merged with others; rescale the rows."
+            )
+        check_least_rows(summary, self.least_rows)
 
 
 def check_sender(child: str, known: str, sender: str) -> None:
@@ -53,20 +87,6 @@ def constructed_again(summary: Summary) -> Summary:
     if summary.parts:
         return type(summary).from_file_contents(summary.arrays, summary.metadata)
     return replace(summary)
-
-
-def check_size(summary: Summary, max_rows: float, max_rms: float) -> None:
-    """Reject a summary of no rows or too many, of too long ones, or too large to be merged with others."""
-    if not 0 < summary.count <= max_rows:
-        raise ValueError(f"count must be above 0 and at most {max_rows:g}, got {summary.count:g}.")
-    energy = max(summary.total, 0.0) + summary.count * float(summary.mean @ summary.mean)
-    length = sqrt(energy / summary.count)
-    if length > max_rms:
-        raise ValueError(
-            f"the root-mean-square length of its rows must be at most {max_rms:g}, got {length:.4g}."
-        )
-    if energy * summary.n_features > _MAX_ENERGY:
-        raise ValueError(f"its energy {energy:.3g} is too large to be merged with others; rescale the rows.")
 
 
 def check_least_rows(summary: Summary, least_rows: int) -> None:

@@ -6,29 +6,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import inf
 from types import MappingProxyType
 from typing import Self, TypeVar
 
-from fedpca._util.text import join_names, sanitize
+from fedpca._util.text import sanitize
 from fedpca.errors import OutdatedRoster, SummaryRejected
 from fedpca.federation.aggregator import membership
 from fedpca.federation.aggregator.admission import (
-    check_least_rows,
-    check_limit,
+    Limits,
     check_private,
     check_scaling,
     check_sender,
-    check_size,
     constructed_again,
 )
+from fedpca.federation.aggregator.agreement import INTERSECTION, Agreement
 from fedpca.federation.aggregator.children_merge import ChildrenMerge
-from fedpca.federation.aggregator.influence import Influence, influence, influence_warning
+from fedpca.federation.aggregator.influence import Influence, influence, influence_warning, row_shares
 from fedpca.federation.aggregator.journal import Journal
 from fedpca.federation.aggregator.kept_merge import Merged, MergeSettings, keep, read_kept
 from fedpca.federation.aggregator.message import Message, child_name, require_summary
-from fedpca.federation.aggregator.pool import INTERSECTION, Pool
-from fedpca.federation.aggregator.robust import RobustRule, check_known, check_robust
+from fedpca.federation.aggregator.robust import Robust, RobustRule, check_known
 from fedpca.federation.aggregator.store import (
     FolderStore,
     HistoryEvent,
@@ -48,6 +45,7 @@ from fedpca.trust.roster import Roster, require_roster
 
 _Result = TypeVar("_Result")
 _MAX_REASON = 500  # characters
+_NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -58,16 +56,12 @@ class ChildInfo:
         version: of its latest message.
         count: its number of rows.
         row_share: its share of all rows.
-        energy_share: its share of the energy of all rows about their mean: within the child, and by its mean;
-            of features that are scaled, each in units of its variance over all children. Far above its share
-            of rows, the child determines the model.
         left_out: which of its features were left out, and their share of its variance, or "".
     """
 
     version: int
     count: float
     row_share: float
-    energy_share: float
     left_out: str = ""
 
 
@@ -90,20 +84,16 @@ class Aggregator:
             has is left out, also of the store, and a child that lacks one is rejected. So no child decides
             which features the model has.
         privacy: reject summaries that are less private than this, or larger than its bound allows.
-        least_rows: reject a child of fewer rows than this, or with a smaller group of rows that know the
-            same features.
-        max_rows: reject a child that claims more rows than this.
-        max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this:
-            rows divided by their scale, if that is numbers, and else as they are.
+        limits: `Limits(least_rows=..., max_rows=..., max_rms=...)`: reject a child that claims fewer or more
+            rows, or longer ones.
         roster: reject summaries that no member of the study has signed, or whose settings are not the agreed
             ones: `rank`, `privacy` and the names of `expected` are then the roster's. None: senders are not
             verified.
         fanout: how many summaries are merged at a time.
         robust: "cap", "median" or "trim" for a model that a minority of dishonest children cannot corrupt, if
-            children are alike; None trusts all. Every change merges all children again, and children must
-            know all features. With fewer than three children only the caps apply.
-        max_share: with `robust`, the largest weight of a child, as a share of all; by default no child
-            weighs more than the median child.
+            children are alike, or a `Robust` with the largest weight of a child; None trusts all. Every
+            change merges all children again, and children must know all features. With fewer than three
+            children only the caps apply.
 
     >>> import numpy as np
     >>> aggregator = Aggregator(rank=1)
@@ -126,32 +116,25 @@ class Aggregator:
         expected: Summary | None = None,
         features: FeatureRule = "same",
         privacy: Privacy | None = None,
-        least_rows: int = 0,
-        max_rows: float = 1e15,
-        max_rms: float = inf,
+        limits: Limits = _NO_LIMITS,
         roster: Roster | None = None,
         fanout: int = 8,
-        robust: RobustRule | None = None,
-        max_share: float | None = None,
+        robust: Robust | RobustRule | None = None,
     ) -> None:
         self.roster = require_roster(roster)
         if roster is not None:
             rank, expected, privacy = membership.agreed(roster, rank, expected, privacy)
         if rank is not None:
             validation.integer(rank, "rank", at_least=1)
-        check_robust(robust, max_share)
         self.rank = rank
-        self.robust = robust
-        self.max_share = max_share
+        self.robust = Robust.of(robust)
         self.fanout = validation.integer(fanout, "fanout", at_least=2)
         self.expected = expected
         self.features = features
         if check_rule(features):
             _require_expected_names(expected)
         self.privacy = privacy
-        self.least_rows = validation.integer(least_rows, "least_rows", at_least=0)
-        self.max_rows = check_limit(max_rows, "max_rows")
-        self.max_rms = check_limit(max_rms, "max_rms")
+        self.limits = limits
         self.store: Store
         if store is None:
             self.store = MemoryStore()
@@ -174,8 +157,8 @@ class Aggregator:
             membership.check_store(self.roster, states.values(), self.store.roster)
         self._states: dict[str, State] = {}
         self._quarantined = {child: state for child, state in states.items() if state.quarantined}
-        self._pool = Pool()
-        self._merge = ChildrenMerge(self.rank, self.fanout, self.robust, self.max_share)
+        self._agreement = Agreement()
+        self._merge = ChildrenMerge(self.rank, self.fanout, self.robust)
         self._model: Subspace | None = None
         self._journal.remind_of_quarantine()
         shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
@@ -237,7 +220,7 @@ class Aggregator:
             summary: of all rows of the child so far.
             sender: who sent it, as the network knows them, such as a key. A name belongs to the first sender
                 that used it, until the child is withdrawn; with a roster it is its member's, whoever sends.
-            warning: what the history is to say about it, if it is accepted, beside warnings of its own.
+            warning: what the history is to say about it, if it is accepted.
 
         Returns:
             Whether it is newer; then it is in the store. Older versions are ignored or, with a roster,
@@ -285,8 +268,7 @@ class Aggregator:
             except Exception as error:  # anyone may have sent it: whatever is wrong, the others go on
                 raise self._rejected(message, error) from error
             self._put(state)
-            warnings = (sanitize(warning, _MAX_REASON), self._pool.share(child).warning())
-            warning = " ".join(text for text in warnings if text)
+            warning = sanitize(warning, _MAX_REASON)
             self._journal.accepted(child, version, count, warning=warning, left_out=state.left_out)
         return True
 
@@ -337,7 +319,7 @@ class Aggregator:
         ('model', 4.0, 2, 0.9, 1.5708)
         """
         with self._lock:
-            if not self._pool:
+            if not self._agreement:
                 return False
             try:
                 model = self.model()
@@ -352,10 +334,9 @@ class Aggregator:
             if not known and self._begin_write():
                 return self.record()
             if not known:
-                warnings = (self._energy_warning(), self._influence(influence_warning, model))
-                warning = " ".join(text for text in warnings if text)
+                warning = self._influence(influence_warning, model)
                 last = None if before is None else before[1]
-                self._journal.recorded(model, version, len(self._pool), before=last, warning=warning)
+                self._journal.recorded(model, version, len(self._agreement), before=last, warning=warning)
                 if isinstance(self.store, FolderStore) and self.roster is None:  # nobody signs a merge
                     keep(self.store, self._settings, self._merged_now())
             return not known
@@ -367,10 +348,9 @@ class Aggregator:
         rank: int,
         *,
         fanout: int = 8,
-        least_rows: int = 0,
+        limits: Limits = _NO_LIMITS,
         roster: Roster | None = None,
-        robust: RobustRule | None = None,
-        max_share: float | None = None,
+        robust: Robust | RobustRule | None = None,
     ) -> Merged:
         """What an aggregator with this store has merged; nothing in the store changes.
 
@@ -380,31 +360,22 @@ class Aggregator:
 
         Args:
             store: a folder.
-            rank, fanout, least_rows, roster, robust, max_share: see above.
+            rank, fanout, limits, roster, robust: see above.
         """
         if roster is not None:
             rank = membership.agreed(roster, rank, None, None)[0] or rank
-        settings = MergeSettings(rank, fanout, least_rows, robust, max_share)
+        settings = MergeSettings(rank, fanout, limits, Robust.of(robust))
         found = read_kept(FolderStore(store), settings) if roster is None else None
         return found or cls(store=store, roster=roster, **vars(settings))._merged_now()
 
     @property
     def _settings(self) -> MergeSettings:
-        return MergeSettings(self.rank, self.fanout, self.least_rows, self.robust, self.max_share)
+        return MergeSettings(self.rank, self.fanout, self.limits, self.robust)
 
     def _merged_now(self) -> Merged:
         version = self.version  # first: without a culprit it grows
-        summary = self.summary() if self._pool else None
-        return Merged(version, len(self._pool), len(self._states), summary)
-
-    def _energy_warning(self) -> str:
-        """Which children have far more energy than rows, or ""."""
-        suspicious = {child: share for child, share in self._pool.shares().items() if share.suspicious}
-        if not suspicious:
-            return ""
-        found = sorted(suspicious, key=lambda child: -suspicious[child].energy)
-        names = join_names([repr(sanitize(child, 100)) for child in found])
-        return f"far more energy than rows: {names}; the first has {suspicious[found[0]].warning()}"
+        summary = self.summary() if self._agreement else None
+        return Merged(version, len(self._agreement), len(self._states), summary)
 
     def _put(self, state: State) -> None:
         try:
@@ -422,8 +393,7 @@ class Aggregator:
         self._set(child, state.message.summary)
 
     def _set(self, child: str, summary: Summary | None) -> None:
-        self._pool.set(child, summary)
-        self._merge.note_change(child)
+        self._agreement.set(child, summary)
         self._model = None
 
     def _next_version(self) -> int:
@@ -471,8 +441,7 @@ class Aggregator:
 
     def _check(self, child: str, summary: Summary) -> None:
         """Raise for a summary that breaks a rule, or does not merge with those of the other children."""
-        check_size(summary, self.max_rows, self.max_rms)
-        check_least_rows(summary, self.least_rows)
+        self.limits.check(summary)
         check_scaling(summary)
         if self.roster is not None:
             membership.check_agreed(self.roster, child, summary)
@@ -484,7 +453,7 @@ class Aggregator:
                 check_scales([self.expected, summary])
         if self.privacy is not None:
             check_private(summary, self.privacy)
-        self._pool.try_merge(child, summary, self.privacy)
+        self._agreement.check(child, summary, self.privacy)
 
     # --- the children together ---
 
@@ -492,13 +461,13 @@ class Aggregator:
     def children(self) -> Mapping[str, ChildInfo]:
         """All children that contribute now, by name."""
         with self._lock:
-            shares = self._pool.shares()
+            shares = row_shares(self._agreement.summaries)
             found = {}
             for child in sorted(shares):
                 state = self._states[child]
                 assert state.message.summary is not None
                 found[child] = ChildInfo(
-                    state.message.version, state.message.summary.count, *shares[child], state.left_out
+                    state.message.version, state.message.summary.count, shares[child], state.left_out
                 )
             return MappingProxyType(found)
 
@@ -559,14 +528,15 @@ class Aggregator:
         For many children at the cost of a few merges, and not of one per child.
         """
         with self._lock:
-            return MappingProxyType(self._influence(influence, self.model()) if self._pool else {})
+            return MappingProxyType(self._influence(influence, self.model()) if self._agreement else {})
 
     def _influence(self, compute: Callable[..., _Result], model: Subspace) -> _Result:
-        return compute(self._merge.counted, self._pool.shares(), self._merge.tree, model)
+        rows = row_shares(self._agreement.summaries)
+        return compute(self._merge.counted, rows, self._merge.tree, model)
 
     def _without_culprits(self, compute: Callable[[], _Result]) -> _Result:
         """The result; children on whose account there is none are quarantined."""
-        while self._pool:
+        while self._agreement:
             try:
                 return compute()
             except (OSError, MemoryError):
@@ -581,7 +551,7 @@ class Aggregator:
         return merged.subspace(self.rank and min(self.rank, merged.n_features))
 
     def _merged(self) -> Summary:
-        return self._merge.merged(self._pool.summaries)
+        return self._merge.merged(self._agreement.summaries)
 
     def _culprit(self) -> str:
         """The child on whose account there is no merge."""

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedpca.federation.aggregator.culprit import RobustTrial, TreeTrial, find_culprit
-from fedpca.federation.aggregator.robust import RobustRule, what_counts
+from fedpca.federation.aggregator.robust import Robust, what_counts
 from fedpca.federation.aggregator.tree import MergeTree
 from fedpca.summaries.summary import Summary
 
@@ -14,52 +13,57 @@ class ChildrenMerge:
     Args:
         rank: directions of the model; None for all.
         fanout: how many summaries are merged at a time.
-        robust, max_share: those of the aggregator.
+        robust: that of the aggregator.
 
     Attributes:
         tree: the merge; a change of one child recomputes one path.
         counted: what it has of each child, by name.
     """
 
-    def __init__(
-        self, rank: int | None, fanout: int, robust: RobustRule | None, max_share: float | None
-    ) -> None:
+    def __init__(self, rank: int | None, fanout: int, robust: Robust | None) -> None:
         self.counted: Mapping[str, Summary] = {}
-        self._rank = rank
-        self._fanout = fanout
+        self.tree = MergeTree(rank, fanout)
         self._robust = robust
-        self._max_share = max_share
-        self._changed: set[str] = set()  # children that the tree does not have yet
-        self.tree = self._new_tree()
+        self._children: Mapping[str, Summary] | None = None  # whom `counted` is of
 
-    def note_change(self, child: str) -> None:
-        """Let the next merge take a child as it is then."""
-        self._changed.add(child)
-
-    def merged(self, summaries: Mapping[str, Summary]) -> Summary:
+    def merged(self, children: Mapping[str, Summary]) -> Summary:
         """Exact moments if all summaries are, else as many directions as inner nodes keep."""
-        if self._changed:
-            self.counted = self._what_counts(summaries)
-            for child in self._changed if self._robust is None else self._changed | {*self.counted}:
-                self.tree.set(child, self.counted.get(child))
-            self._changed = set()
+        if self._children is None or _changed(self._children, children):
+            counted = children if self._robust is None else what_counts(children, self._robust)
+            for child in _changed(self.counted, counted):
+                self.tree.set(child, counted.get(child))
+            self.counted, self._children = dict(counted), dict(children)
         return self.tree.merged()
 
-    def culprit(self, summaries: dict[str, Summary]) -> str:
-        """The child, the latest if there are several, on whose account there is no merge.
+    def culprit(self, children: Mapping[str, Summary]) -> str:
+        """The child, the latest if there are several, without which the others merge.
+
+        If there is none, the first that does not merge with those that came before it.
 
         Args:
-            summaries: those of all children, in the order in which they came.
+            children: at least one, in the order in which they came.
         """
-        if self._robust is None:
-            return find_culprit(summaries, TreeTrial(self.tree), TreeTrial(self._new_tree()))
-        whole, empty = (RobustTrial(self._new_tree, self._what_counts) for _ in range(2))
-        for child, summary in summaries.items():
-            whole.set(child, summary)
-        return find_culprit(summaries, whole, empty)
+        for child in reversed([*children]):
+            if self._merges({name: each for name, each in children.items() if name != child}):
+                return child
+        first: dict[str, Summary] = {}
+        for child, summary in children.items():
+            first[child] = summary
+            if not self._merges(first):
+                break
+        return child
 
-    def _what_counts(self, summaries: Mapping[str, Summary]) -> Mapping[str, Summary]:
-        return summaries if self._robust is None else what_counts(summaries, self._robust, self._max_share)
+    def _merges(self, children: Mapping[str, Summary]) -> bool:
+        try:
+            if children:
+                self.merged(children).subspace()
+        except (OSError, MemoryError):
+            raise
+        except Exception:
+            return False
+        return True
 
-    def _new_tree(self) -> MergeTree:
-        return MergeTree(self._rank, self._fanout)
+
+def _changed(before: Mapping[str, Summary], after: Mapping[str, Summary]) -> set[str]:
+    """The names of children who came, left or have another summary."""
+    return {name for name in before.keys() | after.keys() if before.get(name) is not after.get(name)}

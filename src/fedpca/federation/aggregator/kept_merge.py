@@ -7,15 +7,16 @@ import hashlib
 import json
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fedpca._typing import JSON
 from fedpca._util.files import atomic_write
 from fedpca._util.locks import open_file
 from fedpca._util.version import __version__
 from fedpca.errors import ModelFileError
+from fedpca.federation.aggregator.admission import Limits
 from fedpca.federation.aggregator.message import Message
-from fedpca.federation.aggregator.robust import RobustRule
+from fedpca.federation.aggregator.robust import Robust
 from fedpca.federation.aggregator.store import FolderStore, Moment
 from fedpca.summaries import model_file
 from fedpca.summaries.summary import Summary
@@ -49,14 +50,14 @@ class MergeSettings:
 
     rank: int | None
     fanout: int
-    least_rows: int
-    robust: RobustRule | None
-    max_share: float | None
+    limits: Limits
+    robust: Robust | None
 
     def of(self, moment: Moment) -> str:
         """A digest of settings and states: whatever changes one of them, another merge is needed."""
         counter, stamps = moment
-        text = json.dumps([vars(self), __version__, counter.decode(errors="replace"), sorted(stamps.items())])
+        states = [counter.decode(errors="replace"), sorted(stamps.items())]
+        text = json.dumps([asdict(self), __version__, *states])
         return hashlib.sha256(text.encode()).hexdigest()
 
 

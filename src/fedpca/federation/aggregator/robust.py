@@ -64,17 +64,46 @@ _MOSTLY_OFFSET = 1e-6  # of the energy is left about the mean: rounding may be a
 _MAX_BASIS = 512  # directions that subspaces are compared in
 
 
-def check_robust(robust: object, max_share: object = None) -> None:
-    """Reject a rule that is not known, and a share that is none."""
-    if robust is not None and robust not in get_args(RobustRule):
-        known = ", ".join(map(repr, get_args(RobustRule)))
-        raise ValueError(f"robust must be None or one of {known}, got {robust!r:.80}.")
-    if max_share is None:
-        return
-    if robust is None:
-        raise ValueError("max_share is for robust merging; give robust='cap', or leave it out.")
-    if not validation.is_real(max_share) or not 0 < max_share <= 1:
-        raise ValueError(f"max_share must be a share above 0 and at most 1, got {max_share!r:.80}.")
+@dataclass(frozen=True)
+class Robust:
+    """How to merge children a minority of whom may lie.
+
+    Attributes:
+        rule: "cap", "median" or "trim".
+        max_share: the largest weight of a child, as a share of all; by default no child weighs more than the
+            median child. Below one over the number of children, all weigh the same.
+
+    >>> Robust("cap", max_share=0.2)
+    Robust(rule='cap', max_share=0.2)
+    """
+
+    rule: RobustRule
+    max_share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule not in get_args(RobustRule):
+            known = ", ".join(map(repr, get_args(RobustRule)))
+            raise ValueError(f"robust must be None or one of {known}, got {self.rule!r:.80}.")
+        share = self.max_share
+        if share is not None and (not validation.is_real(share) or not 0 < share <= 1):
+            raise ValueError(f"max_share must be a share above 0 and at most 1, got {share!r:.80}.")
+
+    @classmethod
+    def of(cls, robust: "Robust | str | None", max_share: float | None = None) -> "Robust | None":
+        """The rule, given as itself or by its name, and its share; None for none."""
+        if robust is None and max_share is not None:
+            raise ValueError("max_share is for robust merging; give robust='cap', or leave it out.")
+        if robust is None or isinstance(robust, Robust):
+            return robust
+        return cls(cast("RobustRule", robust), max_share)
+
+    def too_few(self, number: int) -> str:
+        """A warning where there is no majority, or ""."""
+        if number >= LEAST_OWNERS:
+            return ""
+        return (
+            f"robust={self.rule!r} needs at least {LEAST_OWNERS} owners, got {number}: only the caps apply."
+        )
 
 
 def check_known(summary: Summary) -> None:
@@ -86,19 +115,8 @@ def check_known(summary: Summary) -> None:
         )
 
 
-def too_few(robust: RobustRule, number: int) -> str:
-    """A warning where there is no majority, or ""."""
-    if number >= LEAST_OWNERS:
-        return ""
-    return f"robust={robust!r} needs at least {LEAST_OWNERS} owners, got {number}: only the caps apply."
-
-
 def merge_robust(
-    children: Mapping[str, Summary],
-    robust: RobustRule,
-    *,
-    max_share: float | None = None,
-    rank: int | None = None,
+    children: Mapping[str, Summary], robust: Robust | RobustRule, *, rank: int | None = None
 ) -> Summary:
     """The summary of all children, a minority of whom may lie.
 
@@ -106,9 +124,7 @@ def merge_robust(
 
     Args:
         children: summaries by name, at least one. With fewer than three only the caps apply.
-        robust: "cap", "median" or "trim".
-        max_share: the largest weight of a child, as a share of all; by default no child weighs more than the
-            median child. Below one over the number of children, all weigh the same.
+        robust: "cap", "median" or "trim", or a `Robust` with the largest weight of a child.
         rank: directions to keep; all by default.
 
     Returns:
@@ -121,37 +137,35 @@ def merge_robust(
     >>> merge_robust(owners, "trim").subspace(1).components.round(1)
     array([[ 1.,  0., -0.]])
     """
-    return merge_tree(list(what_counts(children, robust, max_share).values()), rank)
+    rule = robust if isinstance(robust, Robust) else Robust(robust)
+    return merge_tree(list(what_counts(children, rule).values()), rank)
 
 
-def what_counts(
-    children: Mapping[str, Summary], robust: RobustRule, max_share: float | None = None
-) -> dict[str, Summary]:
+def what_counts(children: Mapping[str, Summary], robust: Robust) -> dict[str, Summary]:
     """What is left of each child, in the order of names: its weight as the count, and its rows cut back.
 
     Their plain merge is the robust merge of the children. Who has no weight keeps almost none, and so a place
     in the certificate of the merge: a release that decided on weights was used.
     """
-    check_robust(robust, max_share)
     names = sorted(name for name in children if children[name].count) or sorted(children)[:1]
     summaries = [children[name] for name in names]
     check_compatible(summaries)
     for summary in summaries:
         check_known(summary)
-    if text := too_few(robust, len(summaries)):
+    if text := robust.too_few(len(summaries)):
         _log.warning("%s", text)
     if len(summaries) == 1:
         return dict(zip(names, summaries, strict=True))
-    counts = _capped_counts(np.array([summary.count for summary in summaries]), max_share)
+    counts = _capped_counts(np.array([summary.count for summary in summaries]), robust.max_share)
     if isinstance(summaries[0].scale, str):
-        counted, weights = _counted_unscaled(cast("list[Moments]", summaries), counts, robust)
+        counted, weights = _counted_unscaled(cast("list[Moments]", summaries), counts, robust.rule)
     else:
         plain = [summary.with_about(scale=None) for summary in summaries]
-        left, weights = _counted(plain, counts, robust)
+        left, weights = _counted(plain, counts, robust.rule)
         counted = [each.with_about(scale=summaries[0].scale) for each in left]
     without = [repr(sanitize(name, 100)) for name, weight in zip(names, weights, strict=True) if not weight]
     if without:
-        _log.warning("robust=%r gives no weight to %s: far from the others", robust, join_names(without))
+        _log.warning("robust=%r gives no weight to %s: far from the others", robust.rule, join_names(without))
     named = [each.with_about(names=own.feature_names) for each, own in zip(counted, summaries, strict=True)]
     return dict(zip(names, named, strict=True))
 
@@ -185,7 +199,7 @@ def _counts_left(weights: Array, total: float) -> Array:
 
 
 def _counted_unscaled(
-    moments: Sequence[Moments], counts: Array, robust: RobustRule
+    moments: Sequence[Moments], counts: Array, rule: RobustRule
 ) -> tuple[list[Summary], Array]:
     """What is left of moments whose scale is a rule, in units of the median owner's standard deviations.
 
@@ -199,7 +213,7 @@ def _counted_unscaled(
     spreads = variances + (means - mean) ** 2
     middle, largest = _weighted_median(spreads, counts), spreads.max(axis=0)
     divisor = np.sqrt(np.where(middle > 0, middle, np.where(largest > 0, largest, 1.0)))
-    counted, weights = _counted([summary.divided(divisor) for summary in moments], counts, robust)
+    counted, weights = _counted([summary.divided(divisor) for summary in moments], counts, rule)
     left = [cast("Moments", each).divided(1 / divisor) for each in counted]
     observed = [
         scaling.observed * (each.count / own.count)
@@ -234,7 +248,7 @@ def _within_energy(
 
 
 def _counted(
-    summaries: Sequence[Summary], counts: Array, robust: RobustRule
+    summaries: Sequence[Summary], counts: Array, rule: RobustRule
 ) -> tuple[Sequence[Summary], Array]:
     """What is left of summaries without a scale, and their weights."""
     private = {summary.certificate is not None for summary in summaries}
@@ -244,10 +258,10 @@ def _counted(
         subspaces = [summary.subspace() for summary in summaries]
         owners, summaries = _Owners.of_subspaces(subspaces, counts), subspaces
     weights = counts / counts.sum()
-    if robust != "cap" and len(summaries) >= LEAST_OWNERS:
+    if rule != "cap" and len(summaries) >= LEAST_OWNERS:
         noise = owners.sampling_noise(counts)
         weights = _median_weights(_Distances(owners.scatters, weights, noise), weights)
-        if robust == "trim":
+        if rule == "trim":
             owners = owners.cut_back(weights)
             weights = counts / counts.sum()
             weights = _trimmed_weights(_Distances(owners.scatters, weights, noise), weights)

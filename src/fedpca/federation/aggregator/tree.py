@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Self
 
 from fedpca.summaries.merging import all_moments, merge_distinct
 from fedpca.summaries.rank import exchange_rank
@@ -33,10 +34,18 @@ class MergeTree:
 
     def __init__(self, rank: int | None, fanout: int) -> None:
         self.rank = rank
-        self._fanout = fanout
+        self.fanout = fanout
         self._capacity = fanout**2
         self._root = _Node()
         self._names: set[str] = set()
+
+    @classmethod
+    def of(cls, summaries: Mapping[str, Summary], rank: int | None, fanout: int) -> Self:
+        """The tree of these."""
+        tree = cls(rank, fanout)
+        for name, summary in summaries.items():
+            tree.set(name, summary)
+        return tree
 
     def set(self, name: str, summary: Summary | None) -> None:
         """Add or replace a summary; None removes it."""
@@ -51,7 +60,7 @@ class MergeTree:
                 node.gather()
             if not node.divided:
                 break
-            digits, digit = divmod(digits, self._fanout)
+            digits, digit = divmod(digits, self.fanout)
             node = node.parts.setdefault(digit, _Node())
             depth += 1
         if summary is None:
@@ -59,7 +68,7 @@ class MergeTree:
         else:
             node.leaves[name] = summary
         if node.size > self._capacity:
-            node.divide(self._fanout, depth)
+            node.divide(self.fanout, depth)
 
     def merged(self) -> Summary:
         """The merge of all; at least one."""
@@ -72,46 +81,50 @@ class MergeTree:
                 parts = [self._merge(part) for part in divided if part.size]
             else:
                 parts = [node.leaves[name] for name in sorted(node.leaves)]
-            while len(parts) > self._fanout:
-                starts = range(0, len(parts), self._fanout)
-                parts = [self._merge_parts(parts[start : start + self._fanout]) for start in starts]
+            while len(parts) > self.fanout:
+                starts = range(0, len(parts), self.fanout)
+                parts = [self._merge_parts(parts[start : start + self.fanout]) for start in starts]
             node.merged = self._merge_parts(parts)
         return node.merged
 
     def others(self, names: Iterable[str]) -> Iterator[tuple[str, Summary | None]]:
         """Each of these names with the merge of all other summaries, in any order; None if there is no other.
 
-        Down the tree, what is outside a node is merged once for all names below it: a merge of a few
-        summaries per name, and not of all.
+        Down the tree, what is outside a node is merged once for all names below it: a few merges of two
+        summaries per name, and not one of all.
         """
         yield from self._others(self._root, {name: _digits(name) for name in names}, None)
 
     def _others(
         self, node: "_Node", names: Mapping[str, int], outside: Summary | None
     ) -> Iterator[tuple[str, Summary | None]]:
+        if not names:
+            return
         if node.divided:
             inner = {digit: part for digit, part in sorted(node.parts.items()) if part.size}
-            merged = [self._merge(part) for part in inner.values()]
-            for place, (digit, part) in enumerate(inner.items()):
-                below = {name: d // self._fanout for name, d in names.items() if d % self._fanout == digit}
-                if below:
-                    yield from self._others(part, below, self._rest(merged, place, outside))
+            around = self._each_without([self._merge(part) for part in inner.values()], outside)
+            for (digit, part), rest in zip(inner.items(), around, strict=True):
+                below = {name: d // self.fanout for name, d in names.items() if d % self.fanout == digit}
+                yield from self._others(part, below, rest)
             return
         ordered = sorted(node.leaves)
-        groups = [ordered[start : start + self._fanout] for start in range(0, len(ordered), self._fanout)]
-        summaries = [[node.leaves[name] for name in group] for group in groups]
-        merged = [self._merge_parts(group) for group in summaries]
-        for place, group in enumerate(groups):
-            if not names.keys().isdisjoint(group):
-                around = self._rest(merged, place, outside)
-                for own, name in enumerate(group):
-                    if name in names:
-                        yield name, self._rest(summaries[place], own, around)
+        around = self._each_without([node.leaves[name] for name in ordered], outside)
+        yield from ((name, rest) for name, rest in zip(ordered, around, strict=True) if name in names)
 
-    def _rest(self, merged: Sequence[Summary], place: int, outside: Summary | None) -> Summary | None:
-        """The merge of what is outside, and of all but the one at a place."""
-        parts = [*merged[:place], *merged[place + 1 :], *([] if outside is None else [outside])]
-        return self._merge_parts(parts) if parts else None
+    def _each_without(self, parts: Sequence[Summary], outside: Summary | None) -> Iterator[Summary | None]:
+        """For each part the merge of all others and of what is outside."""
+        behind: list[Summary | None] = [None]
+        for part in reversed(parts[1:]):
+            behind.append(self._both(part, behind[-1]))
+        before = outside
+        for part in parts:
+            yield self._both(before, behind.pop())
+            before = self._both(before, part)
+
+    def _both(self, one: Summary | None, other: Summary | None) -> Summary | None:
+        if one is None or other is None:
+            return other if one is None else one
+        return self._merge_parts([one, other])
 
     def _merge_parts(self, parts: list[Summary]) -> Summary:
         """A single one stays as it is."""

@@ -59,7 +59,7 @@ class Intake:
 
     def check_rows(self, n_rows: float) -> None:
         """Refuse as few or as many rows as a release may not have."""
-        least, most = max(1, self._aggregator.least_rows), self._aggregator.max_rows
+        least, most = max(1, self._aggregator.limits.least_rows), self._aggregator.limits.max_rows
         if not least <= n_rows <= most:
             raise ValueError(
                 f"its number of rows must be at least {least} and at most {most:g}, got {n_rows:g}."

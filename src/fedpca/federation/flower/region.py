@@ -13,8 +13,10 @@ from fedpca._typing import JSON
 from fedpca._util.files import atomic_write
 from fedpca._util.locks import file_lock
 from fedpca.errors import NodeError, SummaryRejected
+from fedpca.federation.aggregator.admission import Limits
 from fedpca.federation.aggregator.aggregator import Aggregator
 from fedpca.federation.aggregator.message import Message
+from fedpca.federation.aggregator.robust import Robust
 from fedpca.federation.flower.exchanges import Published, Reply
 from fedpca.federation.flower.form import check_form
 from fedpca.federation.flower.member import KEYS, Membership, is_secure, run_settings
@@ -124,7 +126,12 @@ class Region:
         try:
             settings = json.loads(last.read_bytes()) if last.exists() else {}
             quorum = validation.integer(settings.get("quorum", _QUORUM), "quorum", at_least=1)
-            least_rows = validation.integer(settings.get("least_rows", 0), "least_rows", at_least=0)
+            limits = Limits(
+                settings.get("least_rows", Limits.least_rows),
+                settings.get("max_rows") or Limits.max_rows,
+                settings.get("max_rms") or Limits.max_rms,
+            )
+            robust = Robust.of(settings.get("robust"), settings.get("max_share"))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise NodeError(
                 "the last run of the region did not begin: correct its run config, and run again."
@@ -133,10 +140,9 @@ class Region:
         merged = Aggregator.merged_in(
             store,
             run["rank"],
-            least_rows=least_rows,
+            limits=limits,
             roster=None if secure else agreed,  # nobody signs a sum over all
-            robust=settings.get("robust"),
-            max_share=settings.get("max_share"),
+            robust=robust,
         )
         quorum = 1 if secure else quorum
         version, summary = merged.version, merged.summary

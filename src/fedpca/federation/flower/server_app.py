@@ -13,7 +13,9 @@ from fedpca._util.extras import require
 from fedpca._util.files import atomic_write
 from fedpca._util.locks import file_lock
 from fedpca._util.text import pluralize, sanitize, utc_timestamp
+from fedpca.federation.aggregator.admission import Limits
 from fedpca.federation.aggregator.aggregator import Aggregator
+from fedpca.federation.aggregator.robust import Robust
 from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.member import (
     check_settings,
@@ -89,6 +91,8 @@ def run(grid: Grid, config: Mapping[str, object], folder: Path) -> None:
         "max_share": _given(config["max-share"]),
         "quorum": config["quorum"],
         "least_rows": config["least-rows"],
+        "max_rows": _given(config["max-rows"]),
+        "max_rms": _given(config["max-rms"]),
         "contributors": {},
         "quarantined": {},
         "replies": [],
@@ -250,12 +254,13 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, Roster
         store=folder / "store",
         expected=expected,
         privacy=privacy,
-        least_rows=validation.integer(config["least-rows"], "least-rows", at_least=0),
-        max_rows=_given(config["max-rows"], 1e15),
-        max_rms=_given(config["max-rms"], inf),
+        limits=Limits(
+            validation.integer(config["least-rows"], "least-rows", at_least=0),
+            _given(config["max-rows"], Limits.max_rows),
+            _given(config["max-rms"], Limits.max_rms),
+        ),
         roster=None if is_secure(roster) else roster,  # nobody signs a sum over all
-        robust=_given(config["robust"]),
-        max_share=None if max_share is None else float(max_share),
+        robust=Robust.of(_given(config["robust"]), None if max_share is None else float(max_share)),
     )
     return aggregator, roster, request
 

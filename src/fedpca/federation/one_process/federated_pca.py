@@ -14,9 +14,14 @@ from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator.aggregator import Aggregator
-from fedpca.federation.aggregator.influence import Influence, captured, influence, influence_warning
-from fedpca.federation.aggregator.pool import Share
-from fedpca.federation.aggregator.robust import RobustRule, check_robust, too_few, what_counts
+from fedpca.federation.aggregator.influence import (
+    Influence,
+    captured,
+    influence,
+    influence_warning,
+    row_shares,
+)
+from fedpca.federation.aggregator.robust import Robust, RobustRule, what_counts
 from fedpca.federation.aggregator.tree import MergeTree
 from fedpca.federation.one_process import secure_estimator
 from fedpca.federation.one_process.client_features import common_features, features_of_most
@@ -44,7 +49,7 @@ from fedpca.trackers import Tracker, TrackerName
 
 _STACK_ENTRIES = 2**24  # 128 MB
 
-_InfluenceInputs = tuple[Mapping[str, Summary], Mapping[str, Share], MergeTree, Subspace]
+_InfluenceInputs = tuple[Mapping[str, Summary], Mapping[str, float], MergeTree, Subspace]
 
 
 @dataclass(frozen=True)
@@ -92,9 +97,8 @@ class FederatedPCA(BasePCA):
             of the client whose name comes first; a warning says what was left out.
         fanout: how many summaries are merged at a time, at least; more where they are small.
         robust: "cap", "median" or "trim" for a model that a minority of clients who lie, or whose rows are
-            broken, cannot corrupt, if clients are alike; None trusts all. It needs three clients or more.
-        max_share: with `robust`, the largest weight of a client, as a share of all; by default no client
-            weighs more than the median client.
+            broken, cannot corrupt, if clients are alike, or a `fedpca.federation.Robust` with the largest
+            weight of a client; None trusts all. It needs three clients or more.
         n_jobs: threads: up to four run a client each, and the others help them. None for as many as
             NumPy would use, -1 for all cores.
 
@@ -127,8 +131,7 @@ class FederatedPCA(BasePCA):
         secure: SecureSums | None = None,
         features: FeatureRule = "same",
         fanout: int = 8,
-        robust: RobustRule | None = None,
-        max_share: float | None = None,
+        robust: Robust | RobustRule | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
@@ -143,7 +146,6 @@ class FederatedPCA(BasePCA):
         self.features = features
         self.fanout = fanout
         self.robust = robust
-        self.max_share = max_share
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -189,41 +191,15 @@ class FederatedPCA(BasePCA):
 
     def _fit(self, clients: Mapping[str, RowsLike]) -> Self:
         workers = n_threads(self.n_jobs)
-        check_rule(self.features)
-        check_robust(self.robust, self.max_share)
-        if self.secure is not None:
-            secure_estimator.check_settings(self, clients)
-        if self.privacy is not None:
-            self._check_privacy(len(clients))
-            warn_of_refit(self.privacy, stacklevel=4)
-        if isinstance(self.scale, str):
-            check_scale(self.scale, 1)
+        self._check_settings(clients)
         if self.secure is not None:
             return self._fit_secure(clients, workers)
         team, sent = run_clients(clients, {name: self._client() for name in clients}, self.features, workers)
         fitted, problems = team.members, team.problems
-        if not fitted:
-            raise ValueError(nobody(problems))
         lost: dict[str, LeftOut | None] = {}
         if self.features == "intersection":
             sent, lost = common_features(sent, problems)
-            if not sent:
-                raise ValueError(nobody(problems))
-        votes = [(each.n_features, each.feature_names, each.count) for each in sent.values()]
-        n_features, names = features_of_most(votes)
-        centered = next(iter(sent.values())).centered
-        expected = Subspace.empty(n_features, centered=centered, about=About(names))
-        aggregator = Aggregator(
-            fanout=self.fanout, expected=expected, robust=self.robust, max_share=self.max_share
-        )
-        summaries: dict[str, Summary] = {}
-        for name, summary in sent.items():
-            try:
-                check_compatible([expected, summary])
-                aggregator.receive(name, 0, summary)
-                summaries[name] = summary
-            except ValueError as error:
-                problems[name] = str(error)
+        summaries = self._accepted(sent, problems)
         if not summaries:
             raise ValueError(nobody(problems))
         if problems:
@@ -231,10 +207,10 @@ class FederatedPCA(BasePCA):
         if text := left_out_warning({repr(name): what for name, what in lost.items()}):
             warnings.warn(text, stacklevel=4)
         counted: Mapping[str, Summary] = summaries
-        if self.robust is not None:
-            if text := too_few(self.robust, len(summaries)):
+        if (robust := Robust.of(self.robust)) is not None:
+            if text := robust.too_few(len(summaries)):
                 warnings.warn(text, stacklevel=4)
-            counted = what_counts(summaries, self.robust, self.max_share)
+            counted = what_counts(summaries, robust)
         merged = _merge_all(list(counted.values()), self.fanout)
         self.n_features_in_ = merged.n_features
         if merged.feature_names is not None:
@@ -253,7 +229,7 @@ class FederatedPCA(BasePCA):
             )
             for name in sorted(clients)
         }
-        self._influence_of = self._influence_inputs(counted, aggregator)
+        self._influence_of = self._influence_inputs(counted, row_shares(summaries))
         if text := influence_warning(*self._influence_of):
             warnings.warn(text, stacklevel=4)
         if isinstance(merged, Moments) and isinstance(merged.scale, str):
@@ -267,6 +243,38 @@ class FederatedPCA(BasePCA):
         elif self.energy is None and self.privacy is None:
             warn_if_fewer(self.n_components, self.n_components_, stacklevel=4)
         return self
+
+    def _check_settings(self, clients: Mapping[str, RowsLike]) -> None:
+        """Before anything is read or spent."""
+        check_rule(self.features)
+        Robust.of(self.robust)
+        if self.secure is not None:
+            secure_estimator.check_settings(self, clients)
+        if self.privacy is not None:
+            self._check_privacy(len(clients))
+            warn_of_refit(self.privacy, stacklevel=5)
+        if isinstance(self.scale, str):
+            check_scale(self.scale, 1)
+
+    def _accepted(self, sent: Mapping[str, Summary], problems: dict[str, str]) -> dict[str, Summary]:
+        """What merges, of the features of most clients; why the rest does not is added to the problems."""
+        if not sent:
+            return {}
+        n_features, names = features_of_most(
+            (each.n_features, each.feature_names, each.count) for each in sent.values()
+        )
+        centered = next(iter(sent.values())).centered
+        expected = Subspace.empty(n_features, centered=centered, about=About(names))
+        aggregator = Aggregator(fanout=self.fanout, expected=expected, robust=self.robust)
+        summaries: dict[str, Summary] = {}
+        for name, summary in sent.items():
+            try:
+                check_compatible([expected, summary])
+                aggregator.receive(name, 0, summary)
+                summaries[name] = summary
+            except ValueError as error:
+                problems[name] = str(error)
+        return summaries
 
     def _fit_secure(self, clients: Mapping[str, RowsLike], workers: int) -> Self:
         """As `_fit`, by sums over clients of which nobody sees a part."""
@@ -365,13 +373,11 @@ class FederatedPCA(BasePCA):
             _ = self.influence_
         return cast("JSON", super().__getstate__())
 
-    def _influence_inputs(self, summaries: Mapping[str, Summary], aggregator: Aggregator) -> _InfluenceInputs:
-        children, model = aggregator.children, self.model_
-        shares = {name: Share(children[name].row_share, children[name].energy_share) for name in summaries}
-        tree = MergeTree(max(self.n_components_, 1), self.fanout)
-        for name, summary in summaries.items():
-            tree.set(name, summary)
-        return dict(summaries), shares, tree, model
+    def _influence_inputs(
+        self, summaries: Mapping[str, Summary], rows: Mapping[str, float]
+    ) -> _InfluenceInputs:
+        tree = MergeTree.of(summaries, max(self.n_components_, 1), self.fanout)
+        return dict(summaries), rows, tree, self.model_
 
     @property
     def model_(self) -> Subspace:

@@ -12,7 +12,7 @@ from fedpca import progress
 from fedpca._typing import RowsLike
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator.aggregator import Aggregator
-from fedpca.federation.aggregator.robust import RobustRule
+from fedpca.federation.aggregator.robust import Robust, RobustRule
 from fedpca.federation.aggregator.store import MemoryStore
 from fedpca.metrics import principal_angles
 from fedpca.summaries import validation
@@ -116,8 +116,7 @@ def simulate(
     fanout: int = 8,
     center: bool = True,
     scale: ScaleLike = None,
-    robust: RobustRule | None = None,
-    max_share: float | None = None,
+    robust: Robust | RobustRule | None = None,
 ) -> Simulation:
     """Simulate clients that send a summary to their region after every batch, and regions that do the same
     to the root.
@@ -130,8 +129,8 @@ def simulate(
         center: whether to subtract the mean.
         scale: what every feature is divided by: "std", "binomial", numbers or nothing. Where summaries are no
             moments, the rules stand for the scale of all rows, which clients exchange beforehand.
-        robust, max_share: as for `Aggregator`. All clients then send to the root, because a
-            minority can be found only among all of them.
+        robust: as for `Aggregator`. All clients then send to the root, because a minority can be found only
+            among all of them.
 
     >>> rng = np.random.default_rng(0)
     >>> clients = {f"{c}": [rng.normal(size=(20, 4)) for _ in range(5)] for c in range(6)}
@@ -148,7 +147,7 @@ def simulate(
     if rows and pca._needs_scaling(np.shape(rows[0])[1]):
         pca.scale = Scaling.merge(map(Scaling.from_rows, rows)).scale(cast("ScaleRule", scale))
     sent, dropped_out = _messages(batches, pca, faults, rng)
-    tree = _Tree(sorted(clients), n_components, fanout, robust, max_share)
+    tree = _Tree(sorted(clients), n_components, fanout, Robust.of(robust))
     timeline: list[Delivery] = []
     contributions: dict[str, float] = {}
     stages: list[tuple[float, int, Subspace]] = []
@@ -204,22 +203,17 @@ def _messages(
 class _Tree:
     """A root, its regions, and their stores, which outlive them; with a robust root there are no regions."""
 
-    def __init__(
-        self, names: list[str], rank: int, fanout: int, robust: RobustRule | None, max_share: float | None
-    ) -> None:
+    def __init__(self, names: list[str], rank: int, fanout: int, robust: Robust | None) -> None:
         validation.integer(fanout, "fanout", at_least=2)
         self._rank = rank
         self._robust = robust
-        self._max_share = max_share
         regions = (f"region {i // fanout}" if robust is None else "root" for i in range(len(names)))
         self._region_of = dict(zip(names, regions, strict=True))
         self._stores = {name: MemoryStore() for name in ("root", *self._region_of.values())}
         self._nodes = {name: self._start(name) for name in self._stores}
 
     def _start(self, name: str) -> Aggregator:
-        return Aggregator(
-            self._rank, store=self._stores[name], robust=self._robust, max_share=self._max_share
-        )
+        return Aggregator(self._rank, store=self._stores[name], robust=self._robust)
 
     def deliver(self, client: str, version: int, summary: Summary, crash: bool) -> bool:
         name = self._region_of[client]
