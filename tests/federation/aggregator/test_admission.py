@@ -287,7 +287,7 @@ def test_a_certificate_of_a_clean_federation_cannot_stop_it():
     odd = Certificate(
         private=True, epsilon=1.0, delta=0.5, mu=0.1, noise_edge=1e300, stream="x", warnings=["a"]
     )
-    aggregator.receive("evil", 1, replace(Moments.from_rows(rows_of(1)), certificate=odd))
+    aggregator.receive("evil", 1, Moments.from_rows(rows_of(1)).with_about(certificate=odd))
     aggregator.record()
     aggregator.model()
     assert aggregator.model().certificate is None
