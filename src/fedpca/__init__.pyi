@@ -8,7 +8,11 @@ from fedpca.disclosure.policy import Policy as Policy
 from fedpca.errors import BudgetExceeded as BudgetExceeded
 from fedpca.errors import ModelFileError as ModelFileError
 from fedpca.errors import PolicyViolation as PolicyViolation
+from fedpca.estimators.detector import PCADetector as PCADetector
 from fedpca.estimators.files import fit_files as fit_files
+from fedpca.estimators.limits import AlarmRule as AlarmRule
+from fedpca.estimators.limits import ScoreHistogram as ScoreHistogram
+from fedpca.estimators.limits import model_distance as model_distance
 from fedpca.estimators.private import PrivatePCA as PrivatePCA
 from fedpca.estimators.streaming import StreamingPCA as StreamingPCA
 from fedpca.estimators.windowed import WindowedPCA as WindowedPCA

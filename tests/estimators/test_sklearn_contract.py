@@ -2,7 +2,7 @@
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedpca import EnergyBand, FederatedPCA, StreamingPCA, WindowedPCA
+from fedpca import EnergyBand, FederatedPCA, PCADetector, StreamingPCA, WindowedPCA
 
 CONFIGURATIONS = [
     StreamingPCA(),
@@ -16,9 +16,19 @@ CONFIGURATIONS = [
     StreamingPCA(n_components=1, forget=0.9),
     FederatedPCA(n_components=1),
     WindowedPCA(n_components=1, window=1000),
+    PCADetector(n_components=1),
 ]
 
 
-@parametrize_with_checks(CONFIGURATIONS)
+# Its limit leaves a share of the normal rows above it, on top of the outliers, and is that of unseen rows.
+NOT_EXACTLY = dict.fromkeys(
+    ("check_outliers_train", "check_outliers_fit_predict"), "counts false alarms besides outliers"
+)
+
+
+@parametrize_with_checks(
+    CONFIGURATIONS,
+    expected_failed_checks=lambda estimator: NOT_EXACTLY if isinstance(estimator, PCADetector) else {},
+)
 def test_scikit_learn_contract(estimator, check):
     check(estimator)

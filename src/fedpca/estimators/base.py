@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedpca._typing import AnyArray, Array, DeviceArray, DType, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, sparse_to_host, to_host
 from fedpca.estimators.anomaly_limits import log_likelihood, spe_limit, t2_limit
+from fedpca.estimators.contributions import CombinedScore, Contributions
 from fedpca.parallel import single_threaded_blas
 from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
@@ -62,6 +63,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         None,
         None,
     )  # those of a batch and our own, last found equal
+    _score: tuple[Subspace, int, Subspace, CombinedScore] | None = None  # of this summary, so many shown
 
     @contextmanager
     def _rollback_on_error(self) -> Iterator[None]:
@@ -343,6 +345,51 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 t2.append(backend.xp.sum(backend.asarray(scores, np.float64) ** 2 / variances, axis=1))
         return back.asarray(backend.xp.concat(spe)), back.asarray(backend.xp.concat(t2))
 
+    def contributions(self, X: RowsLike) -> Contributions:
+        """What each feature adds to the anomaly scores of rows, and the feature that explains them best.
+
+        Returns:
+            `Contributions`, on the host: to spe, to t2 and to `anomaly_score`; by how much this falls if the
+            feature is reconstructed from the others, each of shape (n_samples, n_features); and `named`, the
+            feature where it falls most, shape (n_samples,).
+
+        >>> import fedpca
+        >>> rng = np.random.default_rng(0)
+        >>> rows = rng.normal(size=(500, 2)) @ rng.normal(size=(2, 5)) + 0.1 * rng.normal(size=(500, 5))
+        >>> pca = fedpca.StreamingPCA(2).fit(rows)
+        >>> rows[0, 3] += 2.0                                           # a sensor fails
+        >>> found = pca.contributions(rows[:1])
+        >>> spe, t2 = pca.anomaly_scores(rows[:1])
+        >>> found.named, bool(np.allclose(found.spe.sum(axis=1), spe))
+        (array([3]), True)
+        """
+        found = [score.contributions(*part) for score, *part in self._scored_by_all(X)]
+        return Contributions(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def anomaly_score(self, X: RowsLike) -> Array:
+        """One score of each row, shape (n_samples,), on the host: how unusual it is, 3 in the mean of the
+        fit.
+
+        It is T² / k + SPE / E[SPE] + D² / E[D²], of k components and the squared Mahalanobis distance D².
+        """
+        return np.concatenate([score.of(*part) for score, *part in self._scored_by_all(X)])
+
+    def _scored_by_all(self, X: RowsLike) -> Iterator[tuple[CombinedScore, Array, Array]]:
+        """The one score, with deviations and scores along all directions known, a chunk of rows at a time."""
+        rows, gaps = self._checked(X)
+        known, score = self._combined_score()
+        with single_threaded_blas():
+            for deviations, scores in self._scored(rows, gaps, known):
+                yield score, to_host(deviations).astype(np.float64), to_host(scores).astype(np.float64)
+
+    def _combined_score(self) -> tuple[Subspace, CombinedScore]:
+        """All directions known, and the one score by them."""
+        summary, shown = self._source.summary(), self.n_components_
+        if self._score is None or self._score[0] is not summary or self._score[1] != shown:
+            known = self._known_spectrum()  # for a row at a time, this would take longer than to score it
+            self._score = summary, shown, known, CombinedScore.of_model(known, self.explained_variance_)
+        return self._score[2:]
+
     def anomaly_limits(self, confidence: float = 0.99) -> tuple[float, float]:
         """Upper limits of `anomaly_scores` for this share of rows like those fitted, if they are Gaussian.
 
@@ -446,10 +493,13 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             return backend_of(X).is_native(X, self._dtype_for(X))
         return sparse.issparse(X) or X.dtype in (np.float32, np.float64)
 
-    def _scored(self, X: RowsLike, gaps: bool) -> Iterator[tuple[DeviceArray, DeviceArray]]:
-        """Deviations from the mean and scores, a chunk of rows at a time."""
-        subspace, backend, dtype = self._summary(), backend_of(X), self._dtype_for(X)
-        components, mean = self._components_for(X), backend.asarray(subspace.mean, dtype)
+    def _scored(
+        self, X: RowsLike, gaps: bool, known_directions: Subspace | None = None
+    ) -> Iterator[tuple[DeviceArray, DeviceArray]]:
+        """Deviations from the mean, and scores along the components or these directions, by chunks."""
+        subspace, backend, dtype = known_directions or self._summary(), backend_of(X), self._dtype_for(X)
+        shown = self.components_ if known_directions is None else subspace.components
+        components, mean = self._as_here(shown, X), backend.asarray(subspace.mean, dtype)
         size = chunk_rows(X.shape[1], backend)
         variances = self._source.feature_variances() if gaps else None
         known = None if subspace.observed is None else backend.asarray(subspace.known)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from os import PathLike
-from typing import Literal, Self
+from typing import Literal, NoReturn, Self
 
 from sklearn.exceptions import NotFittedError
 
@@ -131,6 +131,13 @@ class PrivatePCA(OneRowMixin, BasePCA):
     _source: PrivateTracker
     _settings: JSON  # those that the stream began with
     _account: Privacy | None = None  # the settings, which count how often they were fitted
+
+    def save(self, path: object) -> NoReturn:
+        """Refused: a live stream has sums without noise."""
+        raise TypeError(
+            "a private stream is not saved: it has sums without noise, which must not reach a disk; save "
+            "subspace_, the model that was released."
+        )
 
     # --- all rows at once ---
 

@@ -11,6 +11,7 @@ from fedpca.backend import batch_slices, ops
 from fedpca.estimators.base import warn_if_fewer
 from fedpca.estimators.one_row import OneRowMixin
 from fedpca.estimators.row_updates import Source, part_of, plain, warn_of_gaps
+from fedpca.estimators.stream_file import LiveStream
 from fedpca.estimators.stream_settings import StreamSettings
 from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible, known_to_any, merge_distinct
@@ -24,7 +25,7 @@ from fedpca.summaries.summary import Summary
 from fedpca.trackers import LateFeatures, Nystrom, Standardized, Tracker, TrackerName
 
 
-class StreamingPCA(OneRowMixin, StreamSettings):
+class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
     """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
 
     Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
@@ -183,7 +184,8 @@ class StreamingPCA(OneRowMixin, StreamSettings):
 
     def _known_spectrum(self) -> Subspace:
         self._fitted()
-        return self._source.state().subspace().with_about(certificate=self._merged_certificate)
+        known = self._with_divisor(self._source.state().subspace())
+        return known.with_about(certificate=self._merged_certificate)
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
         """Learn what others learned, as if their rows had come here; the others stay as they are.

@@ -14,6 +14,7 @@ from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DType, RowsLike
 from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.one_row import OneRowMixin
 from fedpca.estimators.rank_rule import rank_rule
+from fedpca.estimators.stream_file import LiveStream
 from fedpca.estimators.stream_settings import check_unchanged
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.summaries.merging import merge
@@ -27,7 +28,7 @@ from fedpca.trackers import Tracker, TrackerName
 _BLOCKS = 16  # of a window
 
 
-class WindowedPCA(OneRowMixin, BasePCA):
+class WindowedPCA(LiveStream, OneRowMixin, BasePCA):
     """Principal components of the latest rows of a stream: those of a window of rows, or of time.
 
     Rows are summarized in blocks, 16 to a window, whose summaries are merged when components are read. Rows

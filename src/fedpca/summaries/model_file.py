@@ -27,8 +27,12 @@ from fedpca._util.files import atomic_write, local_path
 from fedpca.errors import ModelFileError
 
 FORMAT_VERSION = 4
-OWN_FACTS = {"limits": "limits learned from its rows", "reading": "how its rows are to be read"}
-"""Facts of a file of one's own: how its rows are read, and limits learned from them. They stay with it."""
+OWN_FACTS = {
+    "limits": "limits learned from its rows",
+    "reading": "how its rows are to be read",
+    "stream": "all that a live stream knows, raw rows included",
+}
+"""Facts of a file of one's own, which stay with their owner."""
 _DTYPES: dict[str, np.dtype] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _MAX_ARRAYS = 128  # more than any summary has
 # Headers are read before anything is known of their sender, and JSON takes up to 25 times its size in memory:

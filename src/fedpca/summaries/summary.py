@@ -67,6 +67,11 @@ def from_file(name: object, kind: str, arrays: Mapping[str, Array], metadata: JS
         raise ModelFileError(
             f"{name} must be a model, but is a Scaling; fit a model with its scale(...), or --scale std:FILE."
         )
+    if kind == "stream":
+        raise ModelFileError(
+            f"{name} must be a model, but is a live stream, which may have raw rows and stays with its "
+            "owner; save its summary_."
+        )
     if kind not in _KINDS:
         raise ModelFileError(f"{name} contains {kind!r}; this fedpca knows {sorted(_KINDS)}.")
     found: Summary = _checked(name, _KINDS[kind], arrays, metadata)
