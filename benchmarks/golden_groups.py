@@ -63,7 +63,7 @@ def summary_values(summary: Any, rank: int = 4) -> dict[str, Any]:
     """Everything a summary states."""
     probes = np.random.default_rng(2).normal(size=(4, summary.n_features))
     values = {
-        "kind": type(summary).__name__,
+        "kind": summary.kind.capitalize(),
         "count": summary.count,
         "total": summary.total,
         "centered": summary.centered,

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.merging import append_rows
+from fedpca.summaries.pooling import append_rows
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary

@@ -23,13 +23,13 @@ from fedpca.privacy.settings import Privacy as Privacy
 from fedpca.secure.planning import plan as plan
 from fedpca.secure.settings import SecureSums as SecureSums
 from fedpca.summaries.about import About as About
+from fedpca.summaries.loading import load as load
 from fedpca.summaries.merging import merge as merge
 from fedpca.summaries.merging import merge_tree as merge_tree
 from fedpca.summaries.moments import Moments as Moments
 from fedpca.summaries.rank import EnergyBand as EnergyBand
 from fedpca.summaries.scaling import Scaling as Scaling
 from fedpca.summaries.subspace import Subspace as Subspace
-from fedpca.summaries.summary import load as load
 from fedpca.trust.keys import SigningKey as SigningKey
 from fedpca.trust.roster import Roster as Roster
 

@@ -27,7 +27,7 @@ def through_json(certificate):
 
 def merged():
     others = [replace(CERTIFICATE, stream=name, ledger=replace(CERTIFICATE.ledger, id=name)) for name in "bc"]
-    return combine([CERTIFICATE, *others], [1.0, 1.0, 1.0], summed=True)
+    return combine([CERTIFICATE, *others], summed=True)
 
 
 @pytest.mark.parametrize("make", [lambda: CERTIFICATE, merged])
@@ -189,7 +189,7 @@ class TestSecured:
 
     def test_a_merge_keeps_who_took_part_with_each_release(self):
         one = replace(CERTIFICATE, ledger=None).secured(SECURED, session="x", time="now")
-        merged = combine([one, replace(CERTIFICATE, stream="other")], [1.0, 1.0], summed=True)
+        merged = combine([one, replace(CERTIFICATE, stream="other")], summed=True)
         assert merged.secure is None
         assert [release.secure for release in merged.releases] == [SECURED, None]
         assert Certificate.from_json(merged.to_json()) == merged

@@ -17,7 +17,7 @@ from fedpca.errors import ModelFileError
 from fedpca.federation.aggregator.aggregator import Aggregator
 from fedpca.readers import open_rows
 from fedpca.summaries import model_file
-from fedpca.summaries.parts import MAX_PARTS
+from fedpca.summaries.patchwork import MAX_PARTS
 from reproduction.baselines import BASELINES
 
 pytestmark = pytest.mark.slow  # all of it together

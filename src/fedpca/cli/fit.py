@@ -273,8 +273,8 @@ def _scale(text: str, rows: "RowReader", *, private: bool) -> "ScaleLike":
     import numpy as np
 
     from fedpca.summaries import validation
+    from fedpca.summaries.loading import load
     from fedpca.summaries.scaling import Scaling
-    from fedpca.summaries.summary import load
 
     path = Path(file)
     if not path.exists():

@@ -89,8 +89,11 @@ def merge(
     from fedpca.genetics import count_alike
     from fedpca.readers.paths import require_distinct
     from fedpca.summaries import model_file
-    from fedpca.summaries.merging import all_moments, check_compatible, intersect, merge_tree
+    from fedpca.summaries.agreement import check_compatible
+    from fedpca.summaries.features import intersect
+    from fedpca.summaries.merging import merge_tree
     from fedpca.summaries.rank import oversampled_rank
+    from fedpca.summaries.summary import all_moments
     from fedpca.summaries.view import SummaryView
 
     rule = RobustMerging.of(robust and robust.value, max_share)

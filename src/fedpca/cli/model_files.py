@@ -25,7 +25,7 @@ def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
     """The same, of a file that was read already."""
     from fedpca.errors import ModelFileError
     from fedpca.summaries import model_file
-    from fedpca.summaries.summary import from_file, split_facts
+    from fedpca.summaries.loading import from_file, split_facts
 
     kind, arrays, metadata = model_file.decode(contents, path)
     facts, beside = split_facts(path, metadata)

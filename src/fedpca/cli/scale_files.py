@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def decode_all(files: Mapping[str, bytes]) -> "dict[str, Scaling]":
     """The scalings in files, by their names; none if they are models, and an error if only some are."""
     from fedpca.summaries import model_file
+    from fedpca.summaries.loading import scaling_from_file, split_facts
     from fedpca.summaries.scaling import Scaling
-    from fedpca.summaries.summary import scaling_from_file, split_facts
 
     decoded = {name: model_file.decode(contents, name) for name, contents in files.items()}
     found = {

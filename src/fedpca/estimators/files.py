@@ -16,10 +16,10 @@ from fedpca.parallel import n_threads, prefetch, thread_team
 from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import model_file
+from fedpca.summaries.feature_names import warn_if_unknown
 from fedpca.summaries.frozen import Frozen
-from fedpca.summaries.parts import warn_if_unknown
+from fedpca.summaries.loading import from_file, scaling_from_file
 from fedpca.summaries.scaling import Scaling
-from fedpca.summaries.summary import from_file, scaling_from_file
 
 _log = logging.getLogger(__name__)
 _CHECKPOINT_SECONDS = 60

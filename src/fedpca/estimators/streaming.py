@@ -14,9 +14,11 @@ from fedpca.estimators.row_updates import Source, part_of, plain, warn_of_gaps
 from fedpca.estimators.stream_file import LiveStream
 from fedpca.estimators.stream_settings import StreamSettings
 from fedpca.summaries import validation
-from fedpca.summaries.merging import check_compatible, known_to_any, merge_distinct
+from fedpca.summaries.agreement import check_compatible
+from fedpca.summaries.feature_names import warn_if_unknown
+from fedpca.summaries.merging import merge_distinct
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.parts import warn_if_unknown
+from fedpca.summaries.patchwork import known_to_any
 from fedpca.summaries.rank import EnergyBand, Oversample
 from fedpca.summaries.scale_advice import constant_features, dominant_feature
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, in_words, same_scale

@@ -13,11 +13,10 @@ import numpy as np
 
 from fedpca._typing import AnyArray, Array
 from fedpca.genetics.variants import Names, VariantMatch, match_variants, parse_name
-from fedpca.summaries.features import columns_of
-from fedpca.summaries.merging import select
+from fedpca.summaries.features import columns_of, select
 from fedpca.summaries.moments import Moments
+from fedpca.summaries.patchwork import Patchwork
 from fedpca.summaries.scaling import Scaling
-from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
 Countable = TypeVar("Countable", Summary, Scaling)
@@ -90,10 +89,8 @@ def _swapped(model: Summary, swapped: AnyArray) -> Summary:
     if isinstance(model.scale, np.ndarray):
         two /= model.scale
     plain = model.with_about(scale=None)
-    if plain.parts:
-        parts = [_swapped_leaf(part, swapped, two) for part in plain.parts]
-        rank = plain.rank if isinstance(plain, Subspace) else None
-        turned: Summary = type(plain).of_parts(parts, rank, plain.about)  # type: ignore[arg-type]
+    if isinstance(plain, Patchwork):
+        turned: Summary = plain.of([_swapped_leaf(part, swapped, two) for part in plain.parts])
     else:
         turned = _swapped_leaf(plain, swapped, two)
     if isinstance(model, Moments) and model.scaling is not None:

@@ -8,7 +8,7 @@ from fedpca._util.text import pluralize
 from fedpca.errors import FileFormatError
 from fedpca.genetics.variants import VARIANT_LISTS, Names, left_out, names_of, parse_name, read_variants
 from fedpca.readers.paths import with_prefix
-from fedpca.summaries.summary import load
+from fedpca.summaries.loading import load
 
 
 @dataclass(frozen=True)

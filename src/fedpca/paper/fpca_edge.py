@@ -13,7 +13,7 @@ from fedpca.paper.adjust_rank import adjust_rank, adjust_rank_as_printed
 from fedpca.paper.merges import merge_r, merged_as_printed
 from fedpca.paper.streaming_mod_sulq import streaming_mod_sulq, streaming_mod_sulq_as_printed
 from fedpca.privacy.noise import Noise
-from fedpca.summaries.merging import append_rows
+from fedpca.summaries.pooling import append_rows
 from fedpca.summaries.subspace import Subspace
 
 

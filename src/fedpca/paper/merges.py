@@ -15,8 +15,8 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.summaries import validation
 from fedpca.summaries.about import About
+from fedpca.summaries.agreement import check_compatible
 from fedpca.summaries.linalg import leading_singular_pairs, orthonormal, rounding_level, with_fixed_signs
-from fedpca.summaries.merging import check_compatible
 from fedpca.summaries.subspace import Subspace
 
 

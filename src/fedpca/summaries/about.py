@@ -1,10 +1,11 @@
 """About: what a summary says of its rows beside their numbers, so that summaries merge, or do not."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedpca._typing import JSON
+from fedpca._typing import JSON, Array
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.scaling import Scale, Scaling, check_scale
@@ -58,6 +59,31 @@ class About:
         scaling = None if self.scaling is None else self.scaling.weighted(weight)
         return About(self.names, self.scale, certificate, scaling)
 
+    @property
+    def facts(self) -> JSON:
+        """Names, a rule as scale and the certificate, as JSON has them."""
+        rule = {"scale": self.scale} if isinstance(self.scale, str) else {}
+        certificate = None if self.certificate is None else self.certificate.to_json()
+        return {"feature_names": self.names, "certificate": certificate} | rule
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Scale and scaling, by their names in model files."""
+        scale = {"scale": self.scale} if isinstance(self.scale, np.ndarray) else {}
+        scaling = {} if self.scaling is None else self.scaling.arrays
+        return scale | {f"scaling.{name}": array for name, array in scaling.items()}
+
+    @classmethod
+    def of_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> "About":
+        """The inverse of `facts` and `arrays`, among those of a summary."""
+        of_scaling = with_prefix(arrays, "scaling.")
+        scaling = Scaling.from_file_contents(of_scaling, {"feature_names": None}) if of_scaling else None
+        certificate = metadata["certificate"]
+        if certificate is not None:
+            certificate = Certificate.from_json(certificate)
+        scale = arrays.get("scale", metadata.get("scale"))
+        return cls(metadata["feature_names"], scale, certificate, scaling)
+
     def __setstate__(self, state: JSON) -> None:
         if isinstance(state["scale"], np.ndarray):
             state["scale"].flags.writeable = False  # arrays stay read-only through pickling
@@ -66,3 +92,8 @@ class About:
 
 NOTHING = About()
 """Of a summary without names, scale and certificate."""
+
+
+def with_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays whose names begin so, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

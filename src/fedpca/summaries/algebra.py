@@ -147,11 +147,24 @@ def check_centered(centered: object, mean: Array) -> bool:
     return bool(centered)
 
 
-def pooled_mean(counts: Array, means: Array) -> tuple[float, Array, Array]:
-    """Count and mean of all parts together, and the rows sqrt(count_i) (mean_i - mean), shape (parts, d)."""
-    count = float(counts.sum())
-    mean = counts @ means / count if count else np.zeros(means.shape[1])
-    return count, mean, np.sqrt(counts)[:, None] * (means - mean)
+def pooled(weights: Array, means: Array) -> tuple[Array, Array, Array]:
+    """Weights and means of all parts together, and the rows sqrt(w_i) (m_i - m) that their means add.
+
+    About the mean of the heaviest part: where all means are the same, nothing is added, not even rounding.
+
+    Args:
+        weights: w_i, of each part, shape (parts, 1), or of each feature of it, shape (parts, d).
+        means: m_i, shape (parts, d).
+
+    >>> pooled(np.array([[3.0], [1.0]]), np.array([[0.0], [4.0]]))
+    (array([4.]), array([1.]), array([[-1.73205081],
+           [ 3.        ]]))
+    """
+    total = weights.sum(axis=0)
+    origin = means[weights.argmax(axis=0), np.arange(means.shape[1])]
+    step = np.sum(weights * (means - origin), axis=0) / np.maximum(total, np.finfo(np.float64).tiny)
+    mean = np.where(total > 0, origin + step, 0.0)
+    return total, mean, np.sqrt(weights) * (means - origin - step)
 
 
 def rounding_floor(total: float, count: float, mean: Array, dtype: DTypeLike) -> float:

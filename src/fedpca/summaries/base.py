@@ -1,7 +1,7 @@
-"""What both kinds of summary share: frozen fields, equality, names, model files."""
+"""What all kinds of summary share: frozen fields, what they are about, equality, model files."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import JSON, AnyArray, Array
-from fedpca.summaries.about import NOTHING, About
+from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.frozen import Frozen
 from fedpca.summaries.notebook import summary_card
@@ -17,8 +17,6 @@ from fedpca.summaries.scaling import Scale, Scaling
 
 if TYPE_CHECKING:
     from fedpca.summaries.subspace import Subspace
-
-_APART = ("observed", "parts", "about")  # fields that files have in another form, or not at all
 
 
 class BaseSummary(Frozen):
@@ -30,8 +28,8 @@ class BaseSummary(Frozen):
     count: float
     centered: bool
     observed: Array | None
-    parts: tuple[Any, ...]
     about: About
+    parts: tuple[Any, ...] = ()  # of a patchwork: the summaries of rows that know the same features
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
@@ -68,7 +66,7 @@ class BaseSummary(Frozen):
         return self.n_features if self.observed is None else int(np.count_nonzero(self.known))
 
     @property
-    def leaves(self) -> tuple[Self, ...]:
+    def leaves(self) -> tuple[Any, ...]:
         """The parts, or the summary itself: in each, a feature is known to all rows or to none.
 
         A part has no scale of its own: that of the whole holds for it.
@@ -76,19 +74,11 @@ class BaseSummary(Frozen):
         return self.parts or (self,)
 
     def without_parts(self) -> Self:
-        """What the summary shows, as if all rows knew what any of them knows; it no longer merges exactly.
+        """What a summary shows, as if all rows knew what any of them knows; it no longer merges exactly.
 
         Its first directions stay the same however it is truncated: to score rows with.
         """
-        if not self.parts:
-            return self
-        observed = None if self.known.all() else np.where(self.known, self.count, 0.0)
-        return replace(self, parts=(), observed=observed)  # type: ignore[type-var]
-
-    @classmethod
-    @abstractmethod
-    def of_parts(cls, parts: Sequence[Any], rank: int | None = None, about: About = NOTHING) -> Self:
-        """The summary of parts, no two of which know the same features."""
+        return self
 
     @abstractmethod
     def subspace(self, rank: int | None = None) -> "Subspace":
@@ -128,65 +118,35 @@ class BaseSummary(Frozen):
 
     @property
     def metadata(self) -> JSON:
-        """Everything but the arrays, as JSON has it; of a summary of parts, theirs."""
-        about: JSON = {"feature_names": self.feature_names}
-        if isinstance(self.scale, str):
-            about["scale"] = self.scale
-        if self.parts:
-            return about | {"parts": [part.metadata for part in self.parts]}
-        about["certificate"] = None if self.certificate is None else self.certificate.to_json()
-        apart = {*self.array_names, *_APART}
+        """Everything but the arrays, as JSON has it."""
+        apart = {*self.array_names, "observed", "about"}
         names = (field.name for field in fields(self) if field.name not in apart)  # type: ignore[arg-type]
-        return about | {name: getattr(self, name) for name in names}
+        return self.about.facts | {name: getattr(self, name) for name in names}
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The arrays, by name; those of part i as "i.name"."""
-        arrays: dict[str, Array] = {}
-        if isinstance(self.scale, np.ndarray):
-            arrays["scale"] = self.scale
-        if self.scaling is not None:
-            arrays |= {f"scaling.{name}": array for name, array in self.scaling.arrays.items()}
-        if self.parts:
-            return arrays | {
-                f"{i}.{name}": array
-                for i, part in enumerate(self.parts)
-                for name, array in part.arrays.items()
-            }
-        arrays |= {name: getattr(self, name) for name in self.array_names}
+        """The arrays, by name."""
+        arrays = self.about.arrays | {name: getattr(self, name) for name in self.array_names}
         return arrays if self.observed is None else arrays | {"observed": self.observed}
 
     @classmethod
     def _of_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
-        of_features = _with_prefix(arrays, "scaling.")
-        about = About(
-            metadata["feature_names"],
-            arrays.get("scale", metadata.get("scale")),
-            scaling=Scaling.from_file_contents(of_features, {"feature_names": None}) if of_features else None,
-        )
-        if "parts" in metadata:
-            parts = [
-                cls.from_file_contents(_with_prefix(arrays, f"{i}."), part)
-                for i, part in enumerate(_checked_parts(metadata["parts"]))
-            ]
-            return cls.of_parts(parts, metadata.get("rank"), about)
-        if metadata["certificate"] is not None:
-            about = replace(about, certificate=Certificate.from_json(metadata["certificate"]))
         values: JSON = {
             field.name: (arrays if field.name in cls.array_names else metadata)[field.name]
             for field in fields(cls)  # type: ignore[arg-type]
-            if field.name not in _APART
+            if field.name not in ("observed", "about")
         }
+        about = About.of_contents(arrays, metadata)
         return cls(**values | {"observed": arrays.get("observed"), "about": about})
 
 
-def _with_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def _checked_parts(parts: object) -> list[JSON]:
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise TypeError("parts must be a list of JSON objects.")
-    if any("parts" in part for part in parts):
-        raise ValueError("parts must not have parts of their own.")
-    return parts
+def check_observed(observed: object, count: float, n_features: int) -> Array | None:
+    """Rows that know each feature: all of a summary's rows, or none. None if every feature is known."""
+    if observed is None:
+        return None
+    values = np.array(observed, dtype=np.float64)
+    if values.shape != (n_features,):
+        raise ValueError(f"observed must have one number per feature, got shape {values.shape}.")
+    if not np.isin(values, (0.0, count)).all():
+        raise ValueError("observed must be the count, or 0 for a feature that no row knows.")
+    return None if (values == count).all() else values

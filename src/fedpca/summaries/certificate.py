@@ -286,7 +286,7 @@ class Certificate(Record):
     >>> from fedpca.summaries.certificate_merging import combine
     >>> one = Certificate(private=True, epsilon=1.0, delta=1e-6, mu=0.2, noise_edge=3.0, stream="a")
     >>> other = replace(one, epsilon=2.0, noise_edge=4.0, stream="b")
-    >>> merged = combine([one, other], [1.0, 1.0], summed=True)
+    >>> merged = combine([one, other], summed=True)
     >>> merged.epsilon, merged.noise_edge, merged.merged
     (2.0, 5.0, 2)
     >>> Certificate.from_json(merged.to_json()) == merged

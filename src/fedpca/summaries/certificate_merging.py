@@ -17,9 +17,7 @@ from fedpca.summaries.record import MAX_NUMBER, MAX_TEXT
 ASSUMES = "no record is held by two owners; if one is, its costs add up"
 
 
-def combine(
-    certificates: Sequence[Certificate | None], weights: Sequence[float], *, summed: bool
-) -> Certificate | None:
+def combine(certificates: Sequence[Certificate | None], *, summed: bool) -> Certificate | None:
     """The certificate of a merge of releases: None unless every part has one.
 
     Different owners' records are different records, so a record shows in the releases of one owner and costs
@@ -28,14 +26,13 @@ def combine(
 
     Args:
         certificates: of the parts.
-        weights: by which the parts' scatters were multiplied.
         summed: whether scatters were added up, and their independent noises with them.
     """
     parts = [certificate for certificate in certificates if certificate is not None]
     if len(parts) < len(certificates):
         return None
     if len(parts) == 1:
-        return parts[0].scaled(weights[0]) if summed else parts[0]
+        return parts[0]
     releases = tuple(release for part in parts for release in part.all_releases())
     refuse_repeated(releases)
     kinds = {part.clipping or "ball" for part in parts}
@@ -45,7 +42,6 @@ def combine(
             "let all owners take the private steps together, or give all the same bound and center."
         )
     epsilon, delta, mu = total_cost(releases)
-    edges = [weight * noise_edge(part) for part, weight in zip(parts, weights, strict=True)]
     bounds = sorted({bound for part in parts for bound in _bounds(part)})
     return Certificate(
         private=all(part.private for part in parts),
@@ -59,7 +55,7 @@ def combine(
         center=_joined(parts, "center"),
         bound=bounds[0] if len(bounds) == 1 else tuple(bounds) or None,
         warnings=tuple(sorted({text for part in parts for text in part.warnings})[:MAX_WARNINGS]),
-        noise_edge=min(hypot(*edges), MAX_NUMBER) if summed else None,
+        noise_edge=min(hypot(*map(noise_edge, parts)), MAX_NUMBER) if summed else None,
         assumes=ASSUMES,
         releases=releases,
         clipping=kinds.pop(),
@@ -71,8 +67,10 @@ def combine(
 def merge_warning(certificates: Sequence[Certificate | None]) -> str:
     """What to say about the certificate of a merge of summaries with these, or ""."""
     private = sum(certificate is not None for certificate in certificates)
-    if private in (0, len(certificates)):
+    if private == len(certificates):
         return _same_rows_warning(certificates)
+    if not private:
+        return ""
     return (
         f"the merge has no certificate: {private} of {len(certificates)} summaries have one, the others are "
         "exact, and so is what it says about their rows. Unless these are public, let their owners release "

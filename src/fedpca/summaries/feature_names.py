@@ -1,9 +1,17 @@
 """Names of features in messages: how those of two owners differ."""
 
+import warnings
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 from unicodedata import normalize
 
-from fedpca._util.text import join_names
+import numpy as np
+
+from fedpca._typing import AnyArray
+from fedpca._util.text import feature_label, join_names
+
+if TYPE_CHECKING:
+    from fedpca.summaries.base import BaseSummary
 
 Names = tuple[str, ...]
 SHOWN = 4  # names in a message
@@ -43,3 +51,24 @@ columns, or leave out what not all have with --features intersection.
         what = f"only one has {', and only another '.join(shown)}"
     remedy = f", or leave out what not all have with {option}" if mine & others else ""
     return f"summaries must have the same features: {what}; select the same columns{remedy}."
+
+
+def feature_labels(which: AnyArray, names: Sequence[str] | None) -> str:
+    """The labels of some features, for a message.
+
+    >>> feature_labels(np.array([True, False, True]), None)
+    'feature 1, feature 3'
+    """
+    return join_names([feature_label(i, names) for i in np.flatnonzero(which).tolist()])
+
+
+def warn_if_unknown(summary: "BaseSummary") -> None:
+    """Warn of features without any observed value, by name."""
+    unknown = ~summary.known
+    if unknown.any() and summary.count:
+        has = "has" if np.count_nonzero(unknown) == 1 else "have"
+        warnings.warn(
+            f"{feature_labels(unknown, summary.feature_names)} {has} no observed value: the model knows "
+            "nothing about it. Merge it with one that does, or leave it out.",
+            stacklevel=3,
+        )

@@ -1,7 +1,8 @@
-"""Features of summaries, by name: what all have, and a summary of some features."""
+"""Features of summaries, by name: what all have, and summaries of these features alone."""
 
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,16 +12,21 @@ from fedpca._typing import AnyArray
 from fedpca._util.text import join_names
 from fedpca.backend import ops
 from fedpca.summaries.about import About
+from fedpca.summaries.agreement import require_summaries
 from fedpca.summaries.algebra import rounding_floor, without_negative_eigenvalues
+from fedpca.summaries.base import check_observed
 from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.feature_names import SHOWN, Names, quoted
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.parts import check_observed
+from fedpca.summaries.patchwork import merge_patches
 from fedpca.summaries.scaling import Scaling
+from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
 FeatureRule = Literal["same", "intersection"]
+
+_MAX_OWNERS = 4  # named in a warning
 
 
 @dataclass(frozen=True)
@@ -141,3 +147,65 @@ def with_columns(part: Summary, columns: AnyArray, names: Names | None) -> Summa
         total=ops.energy(rows) + part.discarded * share,
         **changes,
     )
+
+
+def of_rule(summaries: list[Summary], features: object) -> list[Summary]:
+    """The summaries to merge; a warning says what was left out of them."""
+    if not check_rule(features):
+        return summaries
+    owners = [f"summary {i}" for i in range(len(summaries))]
+    summaries, lost = intersect(summaries, owners)
+    if text := left_out_warning(dict(zip(owners, lost, strict=True))):
+        warnings.warn(text, stacklevel=3)
+    return summaries
+
+
+def intersect(
+    summaries: Sequence[Summary], owners: Sequence[str]
+) -> tuple[list[Summary], list[LeftOut | None]]:
+    """The summaries of the features that all have, in the order of the first; what each has lost.
+
+    Args:
+        summaries: with feature names.
+        owners: what to call each in an error.
+    """
+    require_summaries(summaries)
+    names = common_names(summaries, owners)
+    chosen = []
+    for summary, owner in zip(summaries, owners, strict=True):
+        try:
+            chosen.append(select(summary, names))
+        except ValueError as error:
+            raise ValueError(f"{owner}: {error}") from error
+    return chosen, [left_out(before, after) for before, after in zip(summaries, chosen, strict=True)]
+
+
+def select(summary: Summary, names: Names) -> Summary:
+    """The summary of these of its features, in this order; it must have them all.
+
+    >>> moments = Moments(9, [1.0, 2.0], [[4.0, 1.0], [1.0, 3.0]], about=About(("age", "dose")))
+    >>> select(moments, ("dose",)).scatter
+    array([[3.]])
+    """
+    if summary.feature_names == names:
+        return summary
+    assert summary.feature_names is not None
+    columns = columns_of(summary.feature_names, names)
+    scale = summary.scale[columns] if isinstance(summary.scale, np.ndarray) else summary.scale
+    if scale is not None:
+        scaling = summary.scaling and summary.scaling.with_columns(columns)
+        return select(summary.with_about(scale=None), names).with_about(scale=scale, scaling=scaling)
+    if not summary.parts:
+        return with_columns(summary, columns, names)
+    leaves = [with_columns(part, columns, None) for part in summary.parts]
+    rank = min(summary.rank or 1, len(names)) if isinstance(summary, Subspace) else None
+    return merge_patches(leaves, rank, About(names))
+
+
+def left_out_warning(lost: Mapping[str, LeftOut | None]) -> str:
+    """What was left out of whose features, or ""."""
+    texts = [f"{owner}: {what}" for owner, what in lost.items() if what is not None]
+    if not texts:
+        return ""
+    more = f"; and of {len(texts) - _MAX_OWNERS} more" if len(texts) > _MAX_OWNERS else ""
+    return f"left out features that not all have, of {'; of '.join(texts[:_MAX_OWNERS])}{more}."

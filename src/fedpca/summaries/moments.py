@@ -15,11 +15,9 @@ from fedpca.summaries.algebra import (
     directions_of_features,
     shrink_eigenvalues,
 )
-from fedpca.summaries.base import BaseSummary
+from fedpca.summaries.base import BaseSummary, check_observed
 from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, noise_edge
 from fedpca.summaries.linalg import with_fixed_signs
-from fedpca.summaries.parts import PooledMeans, check_observed, ordered
-from fedpca.summaries.rank import part_rank
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 
@@ -39,7 +37,6 @@ class Moments(BaseSummary):
         scatter: shape (d, d), the sum of (row - mean)(row - mean)^T.
         centered: whether the scatter is about the mean (else about the origin).
         observed: number of rows that know each feature, shape (d,); None where all rows know all features.
-        parts: the moments of rows that know the same features, if not all do; what merges is these.
         about: names, scale and certificate. The scatter of a private release contains noise: its
             eigenvalues, and diagonal, may be negative.
 
@@ -53,7 +50,6 @@ class Moments(BaseSummary):
     scatter: Array
     centered: bool = True
     observed: Array | None = None
-    parts: tuple["Moments", ...] = ()
     about: About = NOTHING
 
     kind = "moments"
@@ -79,8 +75,8 @@ class Moments(BaseSummary):
         about = self._checked_about(self.about)
         if about.certificate is None:
             validation.positive_semidefinite((scatter + scatter.T) / 2, count, mean)
-        observed = self.observed if self.parts else check_observed(self.observed, count, len(mean))
-        if observed is not None and not self.parts:
+        observed = check_observed(self.observed, count, len(mean))
+        if observed is not None:
             unknown = observed == 0
             if scatter[unknown].any() or mean[unknown].any():
                 raise ValueError("scatter and mean must be zero for features that no row knows.")
@@ -170,33 +166,6 @@ class Moments(BaseSummary):
         about = About(None if names is None else tuple(names))
         return cls(count, start + offset, products - np.outer(sums, offset), about=about)
 
-    @classmethod
-    def of_parts(cls, parts: Sequence["Moments"], rank: int | None = None, about: About = NOTHING) -> Self:
-        """The moments of parts, no two of which know the same features.
-
-        >>> whole = Moments.from_rows([[1.0, 300.0], [3.0, 302.0]])
-        >>> narrow = Moments(2, [7.0, 0.0], [[2.0, 0.0], [0.0, 0.0]], observed=[2, 0])
-        >>> pooled = Moments.of_parts([whole, narrow])
-        >>> pooled.mean, pooled.observed
-        (array([  4.5, 301. ]), array([4., 2.]))
-        """
-        parts = ordered(parts)
-        if any(part.certificate for part in parts):
-            raise ValueError("private moments know every feature: they are no parts.")
-        pooled = PooledMeans.of(parts)
-        scatter = sum((part.scatter for part in parts), start=np.zeros_like(parts[0].scatter))
-        if parts[0].centered:
-            scatter = scatter + pooled.offsets.T @ pooled.offsets
-        return cls(
-            pooled.count,
-            pooled.mean,
-            pooled.covariance(scatter),
-            parts[0].centered,
-            pooled.observed,
-            parts,
-            about,
-        )
-
     @property
     def total(self) -> float:
         """The trace of the scatter."""
@@ -205,15 +174,12 @@ class Moments(BaseSummary):
     def scaled(self, factor: float) -> Self:
         """The moments with the scatter and the count times the square of `factor`."""
         weight = factor**2
-        about = self.about.weighted(weight)
-        if self.parts:
-            return self.of_parts([part.scaled(factor) for part in self.parts], None, about)
         return replace(
             self,
             count=self.count * weight,
             scatter=self.scatter * weight,
             observed=None if self.observed is None else self.observed * weight,
-            about=about,
+            about=self.about.weighted(weight),
         )
 
     def scaling_of_rows(self) -> Scaling:
@@ -236,10 +202,8 @@ class Moments(BaseSummary):
 
     def divided(self, divisor: Array) -> Self:
         """The moments of the rows divided by `divisor`, shape (d,), with no scale."""
-        about = replace(self.about, scale=None, scaling=None)
-        if self.parts:
-            return self.of_parts([part.divided(divisor) for part in self.parts], None, about)
         scatter = self.scatter / divisor / divisor[:, None]
+        about = replace(self.about, scale=None, scaling=None)
         return replace(self, mean=self.mean / divisor, scatter=scatter, about=about)
 
     def standardized(self) -> Self:
@@ -251,7 +215,7 @@ class Moments(BaseSummary):
             return self
         scaling = self.scaling_of_rows().with_names(self.feature_names)
         scale = scaling.scale(self.scale)
-        varying = self._without_scatter_of(scaling.constant & self.centered)
+        varying = self.without_scatter_of(scaling.constant & self.centered)
         return varying.divided(scale).with_about(scale=scale)
 
     def _with_equal_diagonal(self) -> Self:
@@ -275,12 +239,10 @@ class Moments(BaseSummary):
         divisor = np.sqrt(np.where(varying, diagonal, level) / level)
         return changed.divided(divisor).with_about(scale=self.scale * divisor)
 
-    def _without_scatter_of(self, which: AnyArray) -> Self:
+    def without_scatter_of(self, which: AnyArray) -> Self:
+        """The moments as if these features did not vary."""
         if not which.any():
             return self
-        if self.parts:
-            parts = [part._without_scatter_of(which) for part in self.parts]
-            return self.of_parts(parts, None, self.about)
         return replace(self, scatter=np.where(which | which[:, None], 0.0, self.scatter))
 
     def subspace(self, rank: int | None = None) -> Subspace:
@@ -299,10 +261,10 @@ class Moments(BaseSummary):
         private_scale = self.certificate is not None and self.certificate.scale == PRIVATE_SCALE
         if private_scale and self.scale is not None:
             return self._with_equal_diagonal().subspace(rank)
-        if self.parts:
-            width = None if rank is None else part_rank(rank, self.n_features)
-            parts = [part.subspace(width) for part in self.parts]
-            return Subspace.of_parts(parts, rank, self.about)
+        return self._leading(rank)
+
+    def _leading(self, rank: int | None) -> Subspace:
+        """The leading directions of the rows as they are."""
         evaluated = self.certificate is not None and self.certificate.evaluation is not None
         components, singular_values = self._directions(None if evaluated else rank)
         if edge := noise_edge(self.certificate):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
-from fedpca.summaries.parts import feature_labels
+from fedpca.summaries.feature_names import feature_labels
 from fedpca.summaries.subspace import Subspace
 
 _DOMINANT = 0.95  # of the variance

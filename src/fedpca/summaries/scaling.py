@@ -13,6 +13,7 @@ from fedpca.backend import backend_of, batch_slices, ops
 from fedpca.errors import NonFiniteError
 from fedpca.parallel import map_parts
 from fedpca.summaries import validation
+from fedpca.summaries.algebra import pooled
 from fedpca.summaries.feature_names import difference
 from fedpca.summaries.frozen import Frozen
 
@@ -418,12 +419,8 @@ def _of_sparse(rows: sparse.csr_array, weights: Array | None) -> _Statistics:
 
 
 def _pooled(parts: Iterable[_Statistics]) -> _Statistics:
-    """The statistics of all parts together, about the mean of the largest of each feature."""
+    """The statistics of all parts together."""
     observed, mean, variance = (np.array(values) for values in zip(*parts, strict=True))
-    total = observed.sum(axis=0)
-    divisor = np.where(total > 0, total, _TINY)
-    origin = mean[observed.argmax(axis=0), np.arange(mean.shape[1])]
-    offsets = mean - origin
-    step = np.sum(observed * offsets, axis=0) / divisor
-    squares = np.sum(observed * (variance + (offsets - step) ** 2), axis=0)
-    return total, np.where(total > 0, origin + step, 0.0), np.where(total > 0, squares / divisor, 0.0)
+    total, mean, offsets = pooled(observed, mean)
+    squares = np.sum(observed * variance + offsets**2, axis=0)
+    return total, mean, squares / np.where(total > 0, total, _TINY)

@@ -1,23 +1,19 @@
 """Subspace: the low-rank summary of rows that travels and merges."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 import numpy as np
 
-from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DTypeLike, RowsLike
+from fedpca._typing import AnyArray, Array, ArrayLike, DTypeLike, RowsLike
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.about import NOTHING, About
 from fedpca.summaries.algebra import check_centered, deviations_from_mean, rounding_floor
-from fedpca.summaries.base import BaseSummary
+from fedpca.summaries.base import BaseSummary, check_observed
 from fedpca.summaries.certificate import Evaluation
-from fedpca.summaries.certificate_merging import combine
 from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error, with_fixed_signs
-from fedpca.summaries.parts import PooledMeans, check_observed, ordered
-from fedpca.summaries.rank import part_rank
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, divided
 from fedpca.summaries.shrinkage import Shrinkage, check_shrinkage, shrinkage_factors
 
@@ -37,7 +33,6 @@ class Subspace(BaseSummary):
         total: trace of the whole scatter, truncated directions included.
         centered: whether rows were centered (else the scatter is about the origin).
         observed: number of rows that know each feature, shape (d,); None where all rows know all features.
-        parts: the summaries of rows that know the same features, if not all do; what merges is these.
         about: names, scale and certificate; components, singular values, mean and total are those of the
             divided rows.
 
@@ -56,7 +51,6 @@ class Subspace(BaseSummary):
     total: float
     centered: bool = True
     observed: Array | None = None
-    parts: tuple["Subspace", ...] = ()
     about: About = NOTHING
 
     kind = "subspace"
@@ -71,8 +65,8 @@ class Subspace(BaseSummary):
         _check_shapes(components, singular_values, mean)
         count = validation.count(self.count)
         validation.raw_energy(self.total, count, mean)
-        observed = self.observed if self.parts else check_observed(self.observed, count, len(mean))
-        if observed is not None and not self.parts:
+        observed = check_observed(self.observed, count, len(mean))
+        if observed is not None:
             unknown = observed == 0
             if np.abs(components[:, unknown]).max(initial=0.0) > 1e-6 or mean[unknown].any():
                 raise ValueError("components and mean must be zero for features that no row knows.")
@@ -112,7 +106,6 @@ class Subspace(BaseSummary):
         total: float,
         centered: bool = True,
         observed: Array | None = None,
-        parts: tuple["Subspace", ...] = (),
         about: About = NOTHING,
     ) -> Self:
         """A subspace of arrays that this library has just made: neither copied nor checked.
@@ -131,7 +124,6 @@ class Subspace(BaseSummary):
                 "total": max(total, float(singular_values @ singular_values)),
                 "centered": centered,
                 "observed": observed,
-                "parts": parts,
                 "about": about,
             }
         )
@@ -143,36 +135,6 @@ class Subspace(BaseSummary):
             total = changes.get("total", self.total)
             changes["total"] = max(total, float(singular_values @ singular_values))  # but for rounding
         return super().changed(**changes)
-
-    @classmethod
-    def of_parts(cls, parts: Sequence["Subspace"], rank: int | None = None, about: About = NOTHING) -> Self:
-        parts = ordered(parts)
-        if rank is not None:
-            rank = validation.rank(rank, parts[0].n_features)
-        centered = parts[0].centered
-        pooled = PooledMeans.of(parts)
-        stack = [part.singular_values[:, None] * part.components for part in parts]
-        rows = np.concatenate([*stack, pooled.offsets] if centered else stack)
-        weights = pooled.feature_weights()
-        total = float(weights @ np.sum(rows**2, axis=0))
-        # What truncation lost is taken to be spread evenly over the features that a part knows.
-        total += sum(part.discarded * float(weights[part.known].mean()) for part in parts if part.discarded)
-        dtype = np.result_type(*(part.components.dtype for part in parts))
-        floor = rounding_floor(total, pooled.count, pooled.mean, dtype)
-        components, singular_values = leading_singular_pairs(pooled.covariance_rows(rows), rank, floor)
-        certificate = combine([part.certificate for part in parts], [1.0] * len(parts), summed=False)
-        whole = cls.unchecked(
-            components=with_fixed_signs(components).astype(dtype, copy=False),
-            singular_values=singular_values,
-            mean=pooled.mean,
-            count=pooled.count,
-            total=total,
-            centered=centered,
-            observed=pooled.observed,
-            parts=parts,
-            about=about,
-        )
-        return whole.with_about(certificate=certificate)
 
     @classmethod
     def from_rows(
@@ -250,12 +212,7 @@ class Subspace(BaseSummary):
         >>> Subspace.from_rows(np.diag([3.0, 2.0, 1.0]), center=False).truncate(2).discarded
         1.0
         """
-        rank = validation.rank(rank, self.n_features)
-        if self.parts:
-            width = part_rank(rank, self.n_features)
-            parts = [part.truncate(width) for part in self.parts]
-            return self.of_parts(parts, rank, self.about)
-        rank = min(rank, self.rank)
+        rank = min(validation.rank(rank, self.n_features), self.rank)
         return self.changed(components=self.components[:rank, :], singular_values=self.singular_values[:rank])
 
     def subspace(self, rank: int | None = None) -> Self:
@@ -271,8 +228,6 @@ class Subspace(BaseSummary):
     def scaled(self, factor: float) -> Self:
         """The same directions with singular values times `factor`; count and total times its square."""
         weight = factor**2
-        if self.parts:
-            return self._of_changed_parts([part.scaled(factor) for part in self.parts])
         return self.changed(
             observed=None if self.observed is None else self.observed * weight,
             singular_values=self.singular_values * factor,
@@ -306,21 +261,11 @@ class Subspace(BaseSummary):
 
     def astype(self, dtype: DTypeLike) -> Self:
         """The same subspace with components of another float type."""
-        if self.parts:
-            return self._of_changed_parts([part.astype(dtype) for part in self.parts])
         return self.changed(components=self.components.astype(dtype, copy=False))
 
     def with_fixed_signs(self) -> Self:
         """The same subspace, the largest entry of each component positive."""
         return self.changed(components=with_fixed_signs(self.components))
-
-    def _of_changed_parts(self, parts: Sequence["Subspace"]) -> Self:
-        return self.of_parts(parts, self.rank or None, self.about)
-
-    @property
-    def metadata(self) -> JSON:
-        """Everything but the arrays, as JSON has it; of a summary of parts, theirs."""
-        return super().metadata | ({"rank": self.rank or 1} if self.parts else {})
 
     def project(self, rows: RowsLike, *, shrinkage: Shrinkage | None = None) -> Array:
         """Coordinates of rows along the components, shape (n, r).
@@ -362,7 +307,7 @@ class Subspace(BaseSummary):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Subspace":
         """Read a model file; moments come back as the subspace of all their directions."""
-        from fedpca.summaries.summary import load_summary
+        from fedpca.summaries.loading import load_summary
 
         return load_summary(path).subspace()
 

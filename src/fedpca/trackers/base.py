@@ -15,8 +15,9 @@ from fedpca.backend.base import NO_CONTEXT
 from fedpca.errors import NonFiniteError
 from fedpca.parallel import has_blas_threads, single_threaded_blas
 from fedpca.summaries.linalg import mean_dominates
-from fedpca.summaries.merging import append_rows, merge
+from fedpca.summaries.merging import merge
 from fedpca.summaries.missing_values import Filled
+from fedpca.summaries.pooling import append_rows
 from fedpca.summaries.rank import Oversample, RankRule, oversampled_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary

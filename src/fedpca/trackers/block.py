@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Unpack, final
 
 from fedpca._typing import Array
-from fedpca.summaries.merging import append_rows
+from fedpca.summaries.pooling import append_rows
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary

@@ -18,8 +18,8 @@ from fedpca.summaries.algebra import (
     without_negative_eigenvalues,
 )
 from fedpca.summaries.linalg import far_limit, leading_singular_pairs, with_fixed_signs
-from fedpca.summaries.merging import sum_moments
 from fedpca.summaries.moments import Moments
+from fedpca.summaries.pooling import sum_moments
 from fedpca.summaries.rank import RankRule, fixed_point
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -413,7 +413,7 @@ class Exact(Tracker):
         """Add up the moments of other summaries, if products resolve the result; whether they do."""
         moments = [Moments(other.count, other.mean, other.scatter, other.centered) for other in others]
         own = self._moments()
-        merged = sum_moments([(own, 1.0), *((part, 1.0) for part in moments)])
+        merged = sum_moments([own, *moments], own.about)
         origin, self._origin = self._origin, None
         offset = merged.mean
         if merged.count and (

@@ -9,8 +9,9 @@ import numpy as np
 
 from fedpca._typing import AnyArray, Array, DType, RowsLike
 from fedpca.backend import HOST
-from fedpca.summaries.merging import merge, merge_leaves, restricted
+from fedpca.summaries.merging import merge
 from fedpca.summaries.missing_values import Filled
+from fedpca.summaries.patchwork import merge_leaves, restricted
 from fedpca.summaries.rank import Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -97,7 +98,7 @@ class LateFeatures:
     def _add_earlier(self, summaries: Sequence[Summary], known_beside: AnyArray | bool = False) -> None:
         parts = [part for part in (*self._earlier, *summaries) if part.count]
         if parts:
-            self._earlier = tuple(merge_leaves([(part, 1.0) for part in parts], None, known_beside))
+            self._earlier = tuple(merge_leaves(parts, None, known_beside))
 
     # --- summaries out ---
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.backend import ops
-from fedpca.summaries.algebra import directions_of_features, pooled_mean, subtract_mean
+from fedpca.summaries.algebra import directions_of_features, pooled, subtract_mean
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.summary import Summary
 
@@ -56,8 +56,10 @@ class RowFactor:
         """The factor of all their rows."""
         parts = [self, *others]
         counts, means = np.array([part.count for part in parts]), np.array([part.mean for part in parts])
-        count, mean, jumps = pooled_mean(counts, means)
-        return type(self)(count, mean, _shortened(np.concatenate([*(part.rows for part in parts), jumps])))
+        (count,), mean, jumps = pooled(counts[:, None], means)
+        return type(self)(
+            float(count), mean, _shortened(np.concatenate([*(part.rows for part in parts), jumps]))
+        )
 
     def scaled(self, factor: float) -> Self:
         """The same with singular values times `factor`, the count times its square."""

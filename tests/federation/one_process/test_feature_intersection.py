@@ -32,7 +32,7 @@ from fedpca.federation.aggregator.store import FolderStore
 from fedpca.federation.folder import collect, publish
 from fedpca.summaries.about import About
 from fedpca.summaries.certificate import noise_edge
-from fedpca.summaries.merging import intersect, select
+from fedpca.summaries.features import intersect, select
 from fedpca.trust.envelope import canonical
 
 both_kinds = pytest.mark.parametrize("kind", [Subspace, Moments])

@@ -677,7 +677,7 @@ def test_files_of_one_kind_never_count_as_the_other(tmp_path):
         "e.1.scaling.safetensors": "renamed",
     }
     with pytest.raises(ModelFileError, match="must be a model, but is a Scaling"):
-        fedpca.summaries.summary.load_summary(scaling)
+        fedpca.summaries.loading.load_summary(scaling)
 
 
 def test_no_file_stops_a_collection_of_scalings(tmp_path):

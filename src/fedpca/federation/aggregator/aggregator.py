@@ -35,9 +35,9 @@ from fedpca.federation.aggregator.store import (
 )
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
+from fedpca.summaries.agreement import check_compatible, check_scales
 from fedpca.summaries.feature_names import quoted
-from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, left_out, require_names
-from fedpca.summaries.merging import check_compatible, check_scales, select
+from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, left_out, require_names, select
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary

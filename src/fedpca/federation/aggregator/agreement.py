@@ -11,7 +11,7 @@ from types import MappingProxyType
 from fedpca.privacy import Privacy
 from fedpca.summaries.certificate import Release, shared_cost
 from fedpca.summaries.certificate_merging import combine
-from fedpca.summaries.merging import check_compatible
+from fedpca.summaries.agreement import check_compatible
 from fedpca.summaries.summary import Summary
 
 INTERSECTION = "Aggregator(features='intersection', expected=...)"

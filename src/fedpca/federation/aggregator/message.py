@@ -10,7 +10,8 @@ from urllib.parse import unquote
 from fedpca._typing import JSON, AnyArray
 from fedpca.errors import ModelFileError
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.summary import Summary, from_file
+from fedpca.summaries.loading import from_file
+from fedpca.summaries.summary import Summary
 from fedpca.summaries.validation import child_name as child_name
 from fedpca.trust import envelope
 from fedpca.trust.envelope import Envelope, Signature

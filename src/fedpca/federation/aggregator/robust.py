@@ -33,12 +33,13 @@ from fedpca._typing import Array
 from fedpca._util.text import join_names, sanitize
 from fedpca.summaries import validation
 from fedpca.summaries.about import About
+from fedpca.summaries.agreement import check_compatible
 from fedpca.summaries.linalg import rounding_level, with_fixed_signs
-from fedpca.summaries.merging import all_moments, check_compatible, merge_tree
+from fedpca.summaries.merging import merge_tree
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.summary import Summary
+from fedpca.summaries.summary import Summary, all_moments
 
 RobustRule = Literal["cap", "median", "trim"]
 LEAST_OWNERS = 3  # of fewer, there is no majority

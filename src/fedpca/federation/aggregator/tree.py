@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from fedpca.summaries.merging import all_moments, merge_distinct
+from fedpca.summaries.merging import merge_distinct
 from fedpca.summaries.rank import exchange_rank
-from fedpca.summaries.summary import Summary
+from fedpca.summaries.summary import Summary, all_moments
 
 
 class MergeTree:

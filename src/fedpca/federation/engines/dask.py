@@ -11,7 +11,7 @@ from fedpca._util.extras import require
 from fedpca.estimators.base import warn_if_fewer
 from fedpca.federation.engines import partitions
 from fedpca.summaries import validation
-from fedpca.summaries.parts import warn_if_unknown
+from fedpca.summaries.feature_names import warn_if_unknown
 from fedpca.summaries.scaling import Scale, ScaleLike, check_scale
 from fedpca.summaries.subspace import Subspace
 

@@ -13,13 +13,13 @@ from fedpca._typing import Array, RowsLike
 from fedpca._util.text import join_names
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.summaries import validation
-from fedpca.summaries.merging import all_moments, merge
+from fedpca.summaries.merging import merge
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.scale_advice import constant_features, dominant_feature
 from fedpca.summaries.scaling import Scale, ScaleRule, Scaling
 from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.summary import Summary
+from fedpca.summaries.summary import Summary, all_moments
 
 NO_ROWS = "data must have rows, got none with an entry in any partition."
 _INNER_RANK = 128  # directions that inner nodes keep, where there are too many features for all

@@ -20,9 +20,9 @@ from fedpca.privacy.settings import Privacy
 from fedpca.privacy.tracker import warn_of_refit
 from fedpca.secure.fit import PrivateFit
 from fedpca.summaries import model_file
+from fedpca.summaries.loading import from_file
 from fedpca.summaries.scale_advice import dominant_feature, no_scale
 from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.summary import from_file
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from fedpca.federation.engines.spark_tree import reduced
 from fedpca.parallel import single_threaded_blas
 from fedpca.privacy import Privacy
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.parts import warn_if_unknown
+from fedpca.summaries.feature_names import warn_if_unknown
+from fedpca.summaries.loading import from_file
 from fedpca.summaries.scaling import Scale, ScaleLike, check_scale
 from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.summary import from_file
 
 
 def fit(

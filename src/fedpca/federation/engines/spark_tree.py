@@ -13,8 +13,8 @@ from fedpca.federation.engines.partitions import NO_ROWS, Failure, Model
 from fedpca.federation.engines.private_parts import PartSum
 from fedpca.parallel import single_threaded_blas
 from fedpca.summaries import model_file
+from fedpca.summaries.loading import from_file, scaling_from_file
 from fedpca.summaries.scaling import Scaling
-from fedpca.summaries.summary import from_file, scaling_from_file
 
 _SCHEMA = "node long, contents binary, error string, text string"
 _MANY = 4096  # partitions that there are levels enough for: how many there are is not known

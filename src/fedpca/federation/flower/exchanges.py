@@ -15,10 +15,10 @@ from fedpca.errors import ModelFileError
 from fedpca.federation.aggregator.message import child_name, version_number
 from fedpca.privacy import StepSum
 from fedpca.summaries import model_file, validation
+from fedpca.summaries.loading import scaling_from_file
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.summary import scaling_from_file
 from fedpca.trackers import fastest
 from fedpca.trust.envelope import Envelope
 

@@ -12,7 +12,7 @@ from fedpca.errors import NodeError
 from fedpca.federation.flower.exchanges import needs_scaling
 from fedpca.privacy import PrivateTracker
 from fedpca.privacy.clipping import Clipping
-from fedpca.summaries.merging import check_same_center
+from fedpca.summaries.agreement import check_same_center
 from fedpca.summaries.scaling import same_scale
 from fedpca.summaries.summary import Summary
 from fedpca.trust.agreement import of_summary, require_agreed

@@ -29,8 +29,9 @@ from fedpca.federation.aggregator.message import (
 )
 from fedpca.federation.folder.storage import Entry, SkippedFile, Storage, open_storage
 from fedpca.summaries import model_file, validation
+from fedpca.summaries.loading import scaling_from_file
 from fedpca.summaries.scaling import Scaling
-from fedpca.summaries.summary import Summary, scaling_from_file
+from fedpca.summaries.summary import Summary
 from fedpca.trust.roster import ANYONE, Roster, Signer, require_roster, require_signer
 
 _log = logging.getLogger("fedpca.federation")

@@ -8,8 +8,7 @@ import numpy as np
 from fedpca._typing import AnyArray, RowsLike
 from fedpca.estimators.base import BasePCA
 from fedpca.summaries import validation
-from fedpca.summaries.features import FeatureRule, LeftOut, columns_of, common_names, require_names
-from fedpca.summaries.merging import intersect
+from fedpca.summaries.features import FeatureRule, LeftOut, columns_of, common_names, intersect, require_names
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary
 

@@ -32,12 +32,14 @@ from fedpca.privacy import Privacy
 from fedpca.privacy.tracker import warn_of_refit
 from fedpca.secure.settings import SecureSums
 from fedpca.summaries.about import About
+from fedpca.summaries.agreement import check_compatible
 from fedpca.summaries.features import (
     FeatureRule,
     LeftOut,
     check_rule,
+    left_out_warning,
 )
-from fedpca.summaries.merging import check_compatible, left_out_warning, merge_distinct
+from fedpca.summaries.merging import merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
 from fedpca.summaries.scale_advice import constant_features, dominant_feature, no_scale

@@ -9,7 +9,7 @@ import numpy as np
 from fedpca._typing import Array, DType, RowsLike
 from fedpca.backend import dense, ops
 from fedpca.summaries.algebra import deviations_from_mean, rounding_floor
-from fedpca.summaries.merging import append_rows
+from fedpca.summaries.pooling import append_rows
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers.nystrom.few_rows import exact_pairs
 

@@ -11,7 +11,7 @@ from fedpca.backend import batch_slices, dense
 from fedpca.backend.ops import row_energies
 from fedpca.summaries.algebra import rounding_floor
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
-from fedpca.summaries.merging import append_rows
+from fedpca.summaries.pooling import append_rows
 from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule, fixed_point
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
