@@ -9,9 +9,9 @@ from itertools import islice
 from types import MappingProxyType
 
 from fedpca.privacy import Privacy
+from fedpca.summaries.agreement import check_compatible
 from fedpca.summaries.certificate import Release, shared_cost
 from fedpca.summaries.certificate_merging import combine
-from fedpca.summaries.agreement import check_compatible
 from fedpca.summaries.summary import Summary
 
 INTERSECTION = "Aggregator(features='intersection', expected=...)"
@@ -74,7 +74,7 @@ class Agreement:
         check_compatible([*(other for other in others if other is not None), summary], INTERSECTION)
         certified = others[-1]
         if certified is not None and summary.certificate is not None:
-            combine([certified.certificate, summary.certificate], [1.0, 1.0], summed=True)
+            combine([certified.certificate, summary.certificate], summed=True)
         json.dumps(summary.metadata, allow_nan=False)
 
     def _check_releases(self, child: str, summary: Summary, privacy: Privacy | None) -> None:
