@@ -24,8 +24,9 @@ from fedpca.estimators.stream_file import LiveStream
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers.data_file import Batch
 from fedpca.summaries import model_file, validation
+from fedpca.summaries.loading import from_file, split_facts
 from fedpca.summaries.scaling import ScaleLike
-from fedpca.summaries.summary import Summary, from_file, split_facts
+from fedpca.summaries.summary import Summary
 from fedpca.trackers import Tracker, TrackerName
 
 _PASSES = 2
