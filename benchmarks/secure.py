@@ -11,12 +11,16 @@ restarted at each visit as by cron, and so is the coordinator. The work on rows 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.common import heading, interleave, machine, number, options, table, verdict
+
+if TYPE_CHECKING:
+    from fedpca._typing import AnyArray, Array
+    from fedpca.secure.fit import Sum, Total
 
 STUDIES = ((784, 10), (784, 100), (4096, 10))  # features, owners
 QUICK = ((64, 10),)
@@ -33,15 +37,34 @@ class Cost(NamedTuple):
     seconds: float
 
 
-class Sum(NamedTuple):
-    """A sum to announce: length and standard deviation of its blocks."""
+class Sums:
+    """What a study sums: the lengths and deviations that a plan expects, of entries that are made up."""
 
-    name: str
-    blocks: tuple[tuple[int, float], ...]
+    feature_names = None
+    taken = ()
+    view: Any = None
+    model: Any = None
+
+    def __init__(self, sums: Sequence[Sum], n_features: int) -> None:
+        self._sums, self._left, self.n_features = sums, list(sums), n_features
+        self.most_sums, self.most_words = len(sums), max(each.length for each in sums)
+        self._entries = {each.length: np.arange(each.length) for each in sums}
 
     @property
-    def length(self) -> int:
-        return sum(length for length, _ in self.blocks)
+    def next(self) -> Sum | None:
+        return self._left[0] if self._left else None
+
+    def begin(self, rows: int, noise: float) -> None:
+        """Nothing depends on them."""
+
+    def check_rows(self, parts: Iterable[Array]) -> None:
+        """The work on rows is not part of the costs."""
+
+    def vector(self, parts: Iterable[Array], random: np.random.Generator) -> AnyArray:
+        return self._entries[self._left[0].length]
+
+    def add(self, total: Total) -> None:
+        del self._left[0]
 
 
 class Clock:
@@ -61,10 +84,20 @@ def study(n_features: int, n_owners: int) -> tuple[Cost, Cost, int]:
     """The costs of the first owner and of the coordinator, and the number of sums."""
     from fedpca import Privacy, Roster, SigningKey
     from fedpca.privacy.search_plan import expected
-    from fedpca.secure import Coordinator, Owner, Secrets, SecureSums, Session, relevant
-    from fedpca.secure.fit import PrivateFit
+    from fedpca.secure import (
+        Coordinator,
+        Owner,
+        OwnerMemory,
+        Progress,
+        Secrets,
+        SecureSums,
+        Session,
+        relevant,
+    )
+    from fedpca.secure.fit import PrivateFit, Sum
     from fedpca.secure.noise_shares import Levels
     from fedpca.secure.planning import expected_sums
+    from fedpca.secure.rows import OwnerRows
     from fedpca.trust import Member
 
     privacy = Privacy(2.0, 1e-6)
@@ -72,7 +105,13 @@ def study(n_features: int, n_owners: int) -> tuple[Cost, Cost, int]:
     noise = Levels.of(terms, n_owners).variance(n_owners, n_owners)
     outlook = expected(privacy, n_features, RANK, ROWS, noise, finds_scale=False)
     sums = [
-        Sum(each.name, tuple((block.length, block.sd) for block in each.blocks))
+        Sum(
+            each.name,
+            tuple((block.length, block.sd) for block in each.blocks),
+            0.0,
+            (0.0,) * len(each.blocks),
+            (0.0,) * len(each.blocks),
+        )
         for each in expected_sums(privacy, n_features, RANK, outlook)
     ]
     most_sums = PrivateFit(privacy, n_features, RANK).most_sums
@@ -84,25 +123,20 @@ def study(n_features: int, n_owners: int) -> tuple[Cost, Cost, int]:
     board: dict[str, bytes] = {"session": opened}
     secrets = [Secrets.new(most_sums) for _ in keys]
     sent: list[dict[str, bytes]] = [{} for _ in keys]
-    rows = ROWS // n_owners
-    owners = [
-        Owner(roster, opened, *each) for each in zip(keys, [rows] * n_owners, secrets, sent, strict=True)
-    ]
-    coordinator = Coordinator(roster, opened)
+    rows = OwnerRows(ROWS // n_owners, n_features, None, lambda: iter(()), np.zeros((0, n_features)))
+
+    def progress() -> Progress:
+        return Progress(Session(roster, opened), Sums(sums, n_features))
+
+    def owner_of(index: int) -> Owner:
+        return Owner(progress(), keys[index], rows, OwnerMemory(secrets[index], sent[index]))
+
+    owners = [owner_of(index) for index in range(n_owners)]
+    coordinator = Coordinator(progress())
     of_owner, of_coordinator = Clock(), Clock()
-    entries = {each.length: np.arange(each.length, dtype=np.int64) for each in sums}
 
     def visit(index: int) -> dict[str, bytes]:
-        if not index:
-            return Owner(roster, opened, keys[0], rows, secrets[0], sent[0]).reply(
-                relevant(board, 0), lambda announced: entries[announced.length]
-            )
-        return owners[index].reply(relevant(board, index), lambda announced: entries[announced.length])
-
-    def publish() -> dict[str, bytes]:
-        n_totals = sum(name.endswith("/total") for name in board)
-        following = sums[n_totals] if n_totals < len(sums) else None
-        return coordinator.next(board, closing=False, announce=lambda: following)
+        return (owners[index] if index else owner_of(0)).reply(relevant(board, index))
 
     visits = 0
     while coordinator.state != "done":
@@ -111,7 +145,7 @@ def study(n_features: int, n_owners: int) -> tuple[Cost, Cost, int]:
             sent[index].update(new)
             board.update(new)
         visits += 1
-        while new := of_coordinator(publish):
+        while new := of_coordinator(lambda: coordinator.advance(board)):
             board.update(new)
     for each, total in enumerate(sums):
         check_total(board, each, total.length, n_owners)

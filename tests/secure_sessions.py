@@ -7,7 +7,19 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from fedpca import Roster, SigningKey
-from fedpca.secure import Coordinator, Owner, Record, Secrets, Session, relevant
+from fedpca.secure import (
+    CheckedBoard,
+    Coordinator,
+    Owner,
+    OwnerMemory,
+    Progress,
+    Secrets,
+    Session,
+    relevant,
+)
+from fedpca.secure.fit import Sum as NeededSum
+from fedpca.secure.owner import refusal
+from fedpca.secure.rows import OwnerRows
 from fedpca.trust import Member
 
 KEYS = [
@@ -36,6 +48,55 @@ class Sum:
         return sum(length for length, _ in self.blocks)
 
 
+class ListedSums:
+    """What is summed, as a list: the `Fit` of a session whose sums are of given integers.
+
+    Args:
+        sums: in their order.
+        integers: gives an owner's integers of the sum of a number; the coordinator has none.
+    """
+
+    n_features, feature_names = 3, None
+
+    def __init__(self, sums, integers=None):
+        self._sums, self._integers, self._n_taken = sums, integers, 0
+        self.most_sums, self.most_words = len(sums), max((item.length for item in sums), default=1)
+
+    def begin(self, rows, noise):
+        pass
+
+    @property
+    def next(self):
+        if self._n_taken == len(self._sums):
+            return None
+        name, blocks = self._sums[self._n_taken].name, self._sums[self._n_taken].blocks
+        return NeededSum(name, tuple(blocks), 0.0, (0.0,) * len(blocks), (0.0,) * len(blocks))
+
+    def check_rows(self, parts):
+        pass
+
+    def vector(self, parts, random):
+        return self._integers(self._n_taken)
+
+    def add(self, total):
+        self._n_taken += 1
+
+
+def rows_of(n_rows):
+    """Rows of an owner whose integers are given: how many there are is all that matters."""
+    return OwnerRows.of_table(np.zeros((n_rows, 3)))
+
+
+def owner_of(roster, session, index, n_rows, secrets, sent, sums=(), integers=None):
+    """An owner with given secrets, integers and messages sent before."""
+    progress = Progress(Session(roster, session), ListedSums(sums, integers))
+    return Owner(progress, KEYS[index], rows_of(n_rows), OwnerMemory(secrets, sent))
+
+
+def coordinator_of(roster, session, sums):
+    return Coordinator(Progress(Session(roster, session), ListedSums(sums)))
+
+
 @dataclass
 class Study:
     """A session whose owners have random integers for each of its sums.
@@ -56,9 +117,9 @@ class Study:
         self.board["session"] = self.session
         self.x = [[rng.integers(-(2**40), 2**40, item.length) for _ in members] for item in self.sums]
         self.secrets = [Secrets.new(len(self.sums), drawn(f"{self.seed} {index}")) for index in members]
-        self.sent = [{} for _ in members]
-        self.asked = []  # (owner, sum) of every vector that was asked for: what ledgers are debited of
-        self.coordinator = Coordinator(self.roster, self.session)
+        self.states = [OwnerMemory(drawn_once) for drawn_once in self.secrets]  # they erase theirs
+        self.paid = []  # (owner, sum) of every vector that was needed: what ledgers are debited of
+        self.coordinator = coordinator_of(self.roster, self.session, self.sums)
         self._owners = {}
 
     @property
@@ -66,40 +127,50 @@ class Study:
         return range(len(self.roster.members))
 
     @property
-    def record(self):
-        return Record(self.coordinator.session, self.board)
+    def shown(self):
+        return CheckedBoard(self.coordinator.session, self.board)
 
-    def owner(self, index):
-        if self.restart or index not in self._owners:
-            secrets = Secrets.from_json(self.secrets[index].to_json())
-            self._owners[index] = Owner(
-                self.roster, self.session, KEYS[index], 10 + index, secrets, self.sent[index]
-            )
-        return self._owners[index]
+    def sent(self, index):
+        return self.states[index].sent
+
+    def owner(self, index, state=None):
+        """One that is made anew has seen no board."""
+
+        def integers(number):
+            self.paid.append((index, number))
+            return self.x[number][index]
+
+        progress = Progress(Session(self.roster, self.session), ListedSums(self.sums, integers))
+        return Owner(progress, KEYS[index], rows_of(10 + index), state or self.states[index])
 
     def reply(self, index, board=None):
-        """What an owner sends on seeing this board; it is in `sent`, and not on the board yet."""
-
-        def vector(announced):
-            self.asked.append((index, announced.number))
-            return self.x[announced.number][index]
-
+        """What an owner sends on seeing this board; it is in its state, and not on the board yet."""
         board = self.board if board is None else board
-        owner = self.owner(index)
-        new = owner.reply(relevant(board, index), vector)
-        assert not set(new) & set(self.sent[index])
-        self.sent[index].update(new)
-        if self.restart:
-            for number in owner.ended(board):
-                self.secrets[index] = self.secrets[index].without_sum(number)
+        if self.restart or index not in self._owners or board is not self.board:
+            owner = self.owner(index)
+        else:
+            owner = self._owners[index]
+        if board is self.board:
+            self._owners[index] = owner
+        before = set(self.sent(index))
+        new = owner.reply(relevant(board, index))
+        assert not set(new) & before
+        assert set(self.sent(index)) == before | set(new)
+        return new
+
+    def refuse(self, index, number=0):
+        """The refusal of an owner; it is on the board, too."""
+        session = self.coordinator.session
+        new = refusal(session, KEYS[index], self.states[index], number, relevant(self.board, index))
+        self.board.update(new)
         return new
 
     def advance(self, closing=True, board=None):
         """What the coordinator publishes next on seeing this board; it is on the study's board, too."""
-        board = self.board if board is None else board
-        number = sum(name.endswith("/total") for name in board)
-        following = self.sums[number] if number < len(self.sums) else None
-        new = self.coordinator.next(board, closing=closing, announce=lambda: following)
+        coordinator = self.coordinator
+        if board is not None and board is not self.board:
+            coordinator = coordinator_of(self.roster, self.session, self.sums)
+        new = coordinator.advance(self.board if board is None else board, closing=closing)
         assert len(new) <= 1
         self.board.update(new)
         return new
@@ -116,7 +187,7 @@ class Study:
             for index in self.members:
                 if until not in self.board and answers(index, self.coordinator.state):
                     self.reply(index)
-                    self.board.update(self.sent[index])
+                    self.board.update(self.sent(index))
             if len(self.board) == before and not self.advance(closing=True):
                 return self.coordinator.state
         return self.coordinator.state

@@ -163,8 +163,7 @@ def roster_json(study, ids, public, rows, settings):
 
 
 def roster_bytes(roster):
-    contents = {"format": "fedpca roster 1", **roster}
-    return json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()
+    return reference.header_line({"format": "fedpca roster 1", **roster})[:-1]
 
 
 def coded(contents):
@@ -172,7 +171,7 @@ def coded(contents):
 
 
 def scenes():
-    noisy = [("first", [[5, 900.0], [3, 40.25]]), ("second", [[4, 12345.678]])]
+    noisy = [("first", [[5, 900.0], [3, 40.25]]), ("second", [[4, 12345.6787109375]])]
     yield Scene(
         "all-present",
         "Four owners, all there in both sums: every surplus is taken off.",

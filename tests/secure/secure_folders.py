@@ -4,11 +4,9 @@ import numpy as np
 from secure_sessions import KEYS
 
 from fedpca import Ledger, Roster
-from fedpca.federation.folder.board import FolderBoard
-from fedpca.federation.folder.secure import coordinate, model, open_session, refuse, visit
-from fedpca.secure.record import Record
+from fedpca.federation.folder.secure import SharedSession
+from fedpca.secure import CheckedBoard
 from fedpca.secure.rows import OwnerRows
-from fedpca.secure.session import Session
 from fedpca.secure.study import fit_of
 from fedpca.trust import Member
 
@@ -37,13 +35,20 @@ class FolderStudy:
         members = [Member(f"owner-{i:02}", KEYS[i].public) for i in range(n_members)]
         self.roster = Roster("study-1", members, {"rank": 2, "n_features": 3, "colluding": 1, **settings})
         self.is_private = "epsilon" in settings
-        open_session(self.shared, self.roster)
+        SharedSession.new(self.shared, self.roster)
+
+    def open(self):
+        return SharedSession(self.shared, self.roster)
 
     def board(self):
-        return FolderBoard(self.shared, self.roster)
+        return self.open().board
 
     def session(self):
-        return Session(self.roster, (self.shared / "session").read_bytes())
+        return self.open().session
+
+    def shown(self):
+        shared = self.open()
+        return CheckedBoard(shared.session, shared.board)
 
     def ledger(self, index):
         if not self.is_private:
@@ -51,27 +56,26 @@ class FolderStudy:
         path = self.home / f"ledger-{index}.jsonl"
         return Ledger.planned(path, 4.0, 1e-6, key=KEYS[index])
 
-    def visit(self, index, **changes):
+    def visit(self, index, folder=None, roster=None, **changes):
         given = {
-            "folder": self.shared,
-            "roster": self.roster,
             "key": KEYS[index],
             "rows": lambda: OwnerRows.of_table(self.tables[index]),
             "state": self.home / f"state-{index}",
             "ledger": self.ledger(index),
         }
-        return visit(**given | changes)
+        return SharedSession(folder or self.shared, roster or self.roster).visit(**given | changes)
 
     def coordinate(self, **settings):
-        return coordinate(self.shared, self.roster, **settings)[0]
+        return self.open().coordinate(**settings)[0]
 
     def model(self):
-        return model(self.shared, self.roster)
+        return self.open().model()
 
     def refuse(self, index):
-        return refuse(
-            self.shared, self.roster, KEYS[index], self.home / f"state-{index}", ledger=self.ledger(index)
-        )
+        return self.open().refuse(KEYS[index], self.home / f"state-{index}", ledger=self.ledger(index))
+
+    def forget(self, index):
+        return self.open().forget(KEYS[index], self.home / f"state-{index}")
 
     def run(self, visits=lambda index, round: True, rounds=200):
         """Until nothing moves, or the study has ended: `visits` says who comes in which round.
@@ -92,16 +96,15 @@ class FolderStudy:
 
     def expected_total(self, number):
         """The sum of the integers of those present, computed from their rows without any mask."""
-        board = self.board()
-        record = Record(self.session(), board)
-        present = record.present(number).present
+        shown = self.shown()
+        present = shown.present(number)
         total = 0
         for index in present:
             fit = fit_of(self.roster)
-            members = len(record.members.members)
-            fit.begin(record.rows, record.levels.variance(members, members))
+            members = len(shown.members)
+            fit.begin(shown.rows, shown.levels.variance(members, members))
             for earlier in range(number):
-                fit.add(record.total(earlier))
+                fit.add(shown.total(earlier))
             values = fit.vector(OwnerRows.of_table(self.tables[index]).parts(), np.random.default_rng(0))
             total = total + np.asarray(values).astype(np.int64)
         return total

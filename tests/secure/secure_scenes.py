@@ -2,14 +2,14 @@
 
 import base64
 import json
-from types import SimpleNamespace
 
 import make_secure_vectors
 import numpy as np
 import secure_reference as reference
+from secure_sessions import ListedSums, Sum, rows_of
 
-from fedpca.errors import SecureError
-from fedpca.secure import Coordinator, Owner, Record, Secrets
+from fedpca.secure import Coordinator, Owner, OwnerMemory, Progress, Secrets, Session
+from fedpca.secure.owner import refusal
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.roster import Member, Roster
 
@@ -87,47 +87,40 @@ class Scene:
 
     # --- by the library ---
 
-    def owner(self, index, board, sent=None):
-        """`sent`: a board with what it has sent; by default this one."""
+    def fit(self, index=None):
+        sums = [Sum(item["name"], [tuple(block) for block in item["blocks"]]) for item in self.sums]
+        return ListedSums(sums, lambda n: np.array(self.vector(n, index)))
+
+    def reply(self, index, board, sent=None):
+        """Everything that an owner sends; `sent`: a board with what it has sent, by default this one."""
+        of = self.owners[index]
+        progress = Progress(Session(self.roster, board["session"]), self.fit(index))
+        return Owner(progress, self.key(index), rows_of(of["rows"]), self.state(index, sent or board)).reply(
+            board
+        )
+
+    def refuse(self, index, board, n):
+        """What an owner sends that refuses a sum."""
+        session = Session(self.roster, board["session"])
+        return refusal(session, self.key(index), self.state(index, board), n, board)
+
+    def key(self, index):
+        return SigningKey(self.keys[index])
+
+    def state(self, index, board):
         of = self.owners[index]
         sums = [
             {"surplus" if name == "chain" else name: value for name, value in item.items()}
             for item in of["sums"]
         ]
         secrets = Secrets.from_json({"enc": of["enc"], "sums": sums})
-        sent = board if sent is None else sent
-        sent = {name: contents for name, contents in sent.items() if parts(name)[1] == index}
-        key = SigningKey(self.keys[index])
-        return Owner(self.roster, board["session"], key, of["rows"], secrets, sent)
-
-    def reply(self, index, board, sent=None):
-        """Everything that an owner sends, as a study makes it: it reads all totals before the next sum."""
-        owner = self.owner(index, board, sent)
-
-        def vector(announced):
-            totals = Record(owner.session, board).totals
-            blocks = [[length, sd] for length, sd, _ in announced.blocks]
-            if [announced.name, blocks] != self.expected(len(totals)):
-                raise SecureError("another sum was announced than follows")
-            return np.array(self.vector(announced.number, index))
-
-        return owner.reply(board, vector)
-
-    def refuse(self, index, board, n):
-        """What an owner sends that refuses a sum."""
-        return self.owner(index, board).refuse(n, board)
+        sent = {name: contents for name, contents in board.items() if parts(name)[1] == index}
+        return OwnerMemory(secrets, sent)
 
     def publish(self, board):
         """What the coordinator publishes, and what it finds wrong."""
-        coordinator = Coordinator(self.roster, board["session"])
-
-        def announce():
-            n = sum(name.endswith("/total") for name in board)
-            if n == len(self.sums):
-                return None
-            return SimpleNamespace(name=self.sums[n]["name"], blocks=self.sums[n]["blocks"])
-
-        return coordinator.next(board, closing=True, announce=announce), coordinator.problems
+        coordinator = Coordinator(Progress(Session(self.roster, board["session"]), self.fit()))
+        return coordinator.advance(board, closing=True), coordinator.problems
 
 
 def parts(name):

@@ -13,8 +13,8 @@ from scipy.special import ndtr
 from fedpca.privacy.calibration import delta_of
 from fedpca.secure.aliasing import aliasing, require_negligible
 from fedpca.secure.noise_shares import LEAST_SD, Levels
+from fedpca.secure.progress import SAME
 from fedpca.secure.settings import Terms
-from fedpca.secure.study import _SAME
 
 PARTS = [
     (0.5, 0.5),
@@ -159,8 +159,8 @@ def test_the_proofs_quote_how_much_more_noise_than_needed_is_left():
 
 
 def test_the_proofs_quote_how_much_less_noise_owners_accept():
-    assert f"$\\sigma$ may be smaller by $10^{{{log10(_SAME):.0f}}}$ of itself" in proofs()
+    assert f"$\\sigma$ may be smaller by $10^{{{log10(SAME):.0f}}}$ of itself" in proofs()
     for epsilon, mu in ((0.1, 0.03), (2.0, 0.45), (8.0, 1.6)):
         delta = delta_of(mu, epsilon)
-        assert delta_of(mu / (1 - _SAME), epsilon) < delta * (1 + 1e-10)
+        assert delta_of(mu / (1 - SAME), epsilon) < delta * (1 + 1e-10)
     assert "which changes $\\delta$ by less than $10^{-10}$ of itself" in proofs()

@@ -9,15 +9,12 @@ import pytest
 from secure_folders import PRIVATE, FolderStudy
 from secure_sessions import KEYS
 
-from fedpca.federation.folder.secure import has_ended
-from fedpca.secure.record import Record
-
 VISIT = """
 import sys
 from pathlib import Path
 import numpy as np
 from fedpca import Ledger, Roster, SigningKey
-from fedpca.federation.folder.secure import visit
+from fedpca.federation.folder.secure import SharedSession
 from fedpca.secure.rows import OwnerRows
 
 home, index = Path(sys.argv[1]), sys.argv[2]
@@ -25,18 +22,18 @@ roster, key = Roster.load(home / "roster.toml"), SigningKey.load(home / "victim.
 ledger = Ledger.planned(home / f"ledger-{index}.jsonl", 4.0, 1e-6, key=key)
 rows = lambda: OwnerRows.of_table(np.load(home / "victim.npy"))
 print("ready", flush=True)
-visit(home / "shared", roster, key, rows, home / f"state-{index}", ledger=ledger)
+SharedSession(home / "shared", roster).visit(key, rows, home / f"state-{index}", ledger=ledger)
 """
 COORDINATE = """
 import sys
 from pathlib import Path
 from fedpca import Roster
-from fedpca.federation.folder.secure import coordinate
+from fedpca.federation.folder.secure import SharedSession
 
 home = Path(sys.argv[1])
 roster = Roster.load(home / "roster.toml")
 print("ready", flush=True)
-coordinate(home / "shared", roster, closing=True)
+SharedSession(home / "shared", roster).coordinate(closing=True)
 """
 KILLS = 50
 
@@ -91,7 +88,7 @@ def finish(study):
     for index in range(len(study.tables)):
         study.visit(index)
     board = study.board()
-    record = Record(study.session(), board)
+    record = study.shown()
     for index in range(len(study.tables)):
         masked = [number for number in range(9) if f"{number:02}/masked/{index:03}" in board]
         entries = study.ledger(index).entries
@@ -119,7 +116,7 @@ def test_an_owner_killed_at_random_moments_never_answers_twice(fork, tmp_path):
         (home := tmp_path / str(seed)).mkdir()
         study, killer = prepared(home, seed), Killer(fork, VISIT, home, 3)
         folder = Folder(study.shared)
-        while not has_ended(study.board(), study.session()):
+        while not study.open().has_ended:
             for index in range(3):
                 study.visit(index)
             for attempt in range(3):
@@ -144,7 +141,7 @@ def test_a_coordinator_killed_at_random_moments_publishes_the_same(fork, tmp_pat
         (home := tmp_path / str(seed)).mkdir()
         study, killer = prepared(home, seed), Killer(fork, COORDINATE, home)
         folder = Folder(study.shared)
-        while not has_ended(study.board(), study.session()):
+        while not study.open().has_ended:
             for index in range(4):
                 study.visit(index)
             for attempt in range(3):

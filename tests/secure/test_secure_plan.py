@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from secure_sessions import Study, Sum, secure_roster
 
-import fedpca
 from fedpca import Privacy, plan
 from fedpca.privacy.search_plan import expected
-from fedpca.secure import SecureSums, relevant
+from fedpca.secure import OwnerMemory, Secrets, SecureSums, relevant
 from fedpca.secure.fit import PrivateFit
 from fedpca.secure.noise_shares import Levels
 from fedpca.secure.planning import SecurePlan, expected_sums
@@ -103,7 +102,7 @@ def test_traffic_and_visits_are_those_of_a_session(least):
     outlook = expected(privacy, n_features, 2, rows, noise, finds_scale=False)
     sums = expected_sums(privacy, n_features, 2, outlook)
     study = Study(roster, [Sum(each.name, [block[:2] for block in each.blocks]) for each in sums])
-    study.secrets = [fedpca.secure.Secrets.new(found.most_sums) for _ in range(owners)]
+    study.states = [OwnerMemory(Secrets.new(found.most_sums)) for _ in range(owners)]
     visits = 0
     while study.coordinator.state != "done":
         for index in range(owners):
@@ -113,9 +112,9 @@ def test_traffic_and_visits_are_those_of_a_session(least):
             pass
     assert visits == found.visits
     size = lambda messages: sum(map(len, messages.values()))  # noqa: E731
-    of_owners = {name: each for one in study.sent for name, each in one.items()}
-    received = size(relevant(study.board, 0)) - size(relevant(study.sent[0], 0))
-    assert found.owner.sent == pytest.approx(size(study.sent[0]), rel=0.1)
+    of_owners = {name: each for index in range(owners) for name, each in study.sent(index).items()}
+    received = size(relevant(study.board, 0)) - size(relevant(study.sent(0), 0))
+    assert found.owner.sent == pytest.approx(size(study.sent(0)), rel=0.1)
     assert found.owner.received == pytest.approx(received, rel=0.1)
     assert found.coordinator.received == pytest.approx(size(of_owners), rel=0.1)
     assert found.coordinator.sent == pytest.approx(owners * received, rel=0.1)

@@ -14,14 +14,14 @@ from fedpca.secure.session import Session
 def study_until_masked(late=(), n_members=5, **settings):
     """A study whose first sum has a set of those present, which all of them have signed."""
     study = Study(secure_roster(n_members, **settings), [Sum("a", ((4, 0.0),))])
-    study.run(lambda index, state: state in ("keys", "shares", "agreement"))
+    study.run(lambda index, state: state in ("keys", "shares", "agreed"))
     for index in range(n_members):
         if index not in late:
             study.board.update(study.reply(index))
     if late:
         study.advance(closing=True)
         for index in late:
-            study.asked.append((index, 0))
+            study.paid.append((index, 0))
     return study
 
 
@@ -115,9 +115,7 @@ def test_what_proves_nothing(left_out, change):
 
 def refused_by(study, indices):
     for index in indices:
-        new = study.owner(index).refuse(0)
-        study.sent[index].update(new)
-        study.board.update(new)
+        study.refuse(index)
     return study
 
 

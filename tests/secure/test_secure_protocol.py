@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from secure_sessions import KEYS, Study, Sum, drawn, secure_roster
+from secure_sessions import KEYS, Study, Sum, coordinator_of, drawn, owner_of, secure_roster
 
 from fedpca import Roster
 from fedpca.errors import SecureError
 from fedpca.privacy.noise import ExactNoise
-from fedpca.secure import Coordinator, NoiseBlock, Owner, Secrets, SecureSums, Terms, masks, relevant, shamir
+from fedpca.secure import NoiseBlock, OwnerMemory, Secrets, SecureSums, Terms, masks, relevant, shamir
 from fedpca.secure.noise_shares import Levels
 from fedpca.secure.owner import shifted
 from fedpca.trust import Member
@@ -36,8 +36,8 @@ def levels_by_hand(terms, members):
 
 def noise_by_hand(study, number, index, n_parts):
     """The first parts of an owner's noise in a sum, added up."""
-    announced, terms = study.record.announced(number), study.record.terms
-    sizes = levels_by_hand(terms, len(study.record.members.members))
+    announced, terms = study.shown.announced(number), study.shown.terms
+    sizes = levels_by_hand(terms, len(study.shown.members))
     variances = [1 / (size - terms.colluding) for size in sizes]
     fractions = [variances[0]] + [variances[k] - variances[k - 1] for k in range(1, len(sizes))]
     element = Secrets.new(len(study.sums), drawn(f"{study.seed} {index}")).sums[number].surplus
@@ -55,9 +55,9 @@ def noise_by_hand(study, number, index, n_parts):
 
 def check_total(study, number):
     """A total is the sum over those present and of the noise that they have kept."""
-    total, present = study.record.total(number), list(study.record.present(number).present)
-    terms = study.record.terms
-    sizes = levels_by_hand(terms, len(study.record.members.members))
+    total, present = study.shown.total(number), list(study.shown.present(number))
+    terms = study.shown.terms
+    sizes = levels_by_hand(terms, len(study.shown.members))
     kept = next(k for k, size in enumerate(sizes) if size <= len(present)) + 1
     opened = json.loads(study.board[f"{number:02}/total"].split(b"\n")[0])["opened"]
     shifts = np.repeat([block.shift for block in total.blocks], [block.length for block in total.blocks])
@@ -106,24 +106,24 @@ def test_whoever_drops_out_a_total_is_the_plain_sum_of_those_present_or_there_is
         return lives[index] > 0 and rng.random() >= absent
 
     state = study.run(answers)
-    record, terms = study.record, study.record.terms
-    for number in range(record.n_totals):
+    shown, terms = study.shown, study.shown.terms
+    for number in range(shown.n_totals):
         check_total(study, number)
-    assert len(set(study.asked)) == len(study.asked)  # nobody pays twice for a sum
+    assert len(set(study.paid)) == len(study.paid)  # nobody pays twice for a sum
     if state == "done":
-        assert record.n_totals == len(study.sums)
+        assert shown.n_totals == len(study.sums)
         return
-    number = record.n_totals
+    number = shown.n_totals
     kind, needed = {
         "keys": ("keys/", terms.least),
         "shares": ("shares/", terms.least),
-        "agreement": ("agreed/", terms.threshold),
+        "agreed": ("agreed/", terms.threshold),
         "masked": (f"{number:02}/masked/", terms.least),
-        "signatures": (f"{number:02}/signed/", terms.threshold),
-        "opening": (f"{number:02}/opened/", terms.threshold),
+        "signed": (f"{number:02}/signed/", terms.threshold),
+        "opened": (f"{number:02}/opened/", terms.threshold),
     }[state]
-    if state == "masked" and number and record.announced(number).exact:
-        needed = len(record.present(number - 1).present)  # all of them again
+    if state == "masked" and number and shown.announced(number).lacks_noise:
+        needed = len(shown.present(number - 1))  # all of them again
     assert sum(name.startswith(kind) for name in study.board) < needed
     assert f"{number:02}/total" not in study.board
 
@@ -141,11 +141,11 @@ def test_all_present_leave_little_noise_and_a_missing_answer_leaves_more():
     study = Study(secure_roster(7, least=5), sums)
     study.run()
     assert check_total(study, 0).noise == 7 / 6
-    assert np.std(study.record.total(0).values - sum(study.x[0])) == pytest.approx(
+    assert np.std(study.shown.total(0).values - sum(study.x[0])) == pytest.approx(
         50 * math.sqrt(7 / 6), rel=0.1
     )
     study = Study(secure_roster(7, least=5), sums)
-    study.run(lambda index, state: index != 3 or state != "opening")
+    study.run(lambda index, state: index != 3 or state != "opened")
     assert check_total(study, 0).noise == pytest.approx(6 / 6 + 1 / 4)
 
 
@@ -156,23 +156,22 @@ def test_an_owner_repeats_nothing_and_answers_the_same_after_a_restart():
     study = Study(secure_roster(4), [Sum("a", ((30, 7.0),)), Sum("b", ((30, 7.0),))])
     kinds = []
     while study.advance(closing=False) or study.coordinator.state != "done":
-        stored = dict(study.sent[2])
+        stored = OwnerMemory(study.states[2].secrets, study.sent(2))  # of one that is killed before it stores
         new = study.reply(2)
         assert study.reply(2) == {}
-        killed = Owner(study.roster, study.session, KEYS[2], 12, study.secrets[2], stored)  # before it stored
-        assert killed.reply(study.board, lambda announced: study.x[announced.number][2]) == new
+        assert study.owner(2, stored).reply(study.board) == new
         kinds += [name.removesuffix("/002") for name in new]
         for index in study.members:
             study.reply(index)
         for index in study.members:
-            study.board.update(study.sent[index])
+            study.board.update(study.sent(index))
     of_sums = [f"0{number}/{kind}" for number in (0, 1) for kind in ("masked", "signed", "opened")]
     assert kinds == ["keys", "shares", "agreed", *of_sums]
 
 
 def test_the_coordinator_says_what_it_collects_and_whom_it_waits_for():
     study = Study(secure_roster(5, least=4), [Sum("gram", ((3, 0.0),))])
-    for state in ("keys", "shares", "agreement", "masked", "signatures"):
+    for state in ("keys", "shares", "agreed", "masked", "signed"):
         while study.advance(closing=False):
             pass
         for index in (0, 1, 2):
@@ -184,7 +183,7 @@ def test_the_coordinator_says_what_it_collects_and_whom_it_waits_for():
         for index in (3, 4):
             study.board.update(study.reply(index))
     assert study.advance(closing=False) == study.advance(closing=True) == {}
-    assert study.coordinator.state == "opening"
+    assert study.coordinator.state == "opened"
     assert study.coordinator.waiting_for == ["owner-00", "owner-01", "owner-02"]
     assert study.run() == "done"
     assert study.coordinator.waiting_for == []
@@ -203,12 +202,13 @@ def test_an_owner_needs_little_of_a_board():
 def test_secrets_of_a_sum_are_erased_when_it_is_answered():
     study = Study(secure_roster(3), [Sum("a", ((3, 4.0),)), Sum("b", ((3, 4.0),))], restart=True)
     study.run(until="01/announced")
-    assert all(secrets.sums[0] is None and secrets.sums[1] is not None for secrets in study.secrets)
+    left = [state.secrets.sums for state in study.states]
+    assert all(first is None and second is not None for first, second in left)
     assert study.run() == "done"
-    assert all(secrets.sums == (None, None) for secrets in study.secrets)
+    assert all(state.secrets.sums == (None, None) for state in study.states)
     check_total(study, 1)
     with pytest.raises(SecureError, match="sum 0 has ended here, and its secrets are erased"):
-        study.secrets[0].of_sum(0)
+        study.states[0].secrets.of_sum(0)
 
 
 def test_secrets_survive_json_and_are_not_shown():
@@ -221,16 +221,14 @@ def test_secrets_survive_json_and_are_not_shown():
 
 def test_an_owner_that_refuses_never_opens():
     study = Study(secure_roster(4, least=3), [Sum("gram", ((3, 0.0),))])
-    study.run(lambda index, state: state != "signatures")
-    refused = study.owner(2).refuse(0)
-    study.sent[2].update(refused)
-    study.board.update(refused)
-    assert study.owner(2).refuse(0) == {}
+    study.run(lambda index, state: state != "signed")
+    assert set(study.refuse(2)) == {"00/refused/002"}
+    assert study.refuse(2) == {}
     assert study.run() == "done"
     assert "00/opened/002" not in study.board
     assert "00/signed/002" not in study.board
     with pytest.raises(SecureError, match="00/opened/001 was sent; the sum may be known"):
-        study.owner(1).refuse(0)
+        study.refuse(1)
 
 
 # --- the parts ---
@@ -359,7 +357,7 @@ def test_a_roster_that_is_not_of_a_secure_study_is_refused():
     with pytest.raises(ValueError, match=r"must have `colluding` in .settings.*--set colluding=1"):
         Terms.of(roster)
     with pytest.raises(ValueError, match="must have `colluding`"):
-        Coordinator(roster, b"")
+        coordinator_of(roster, b"", [])
 
 
 @pytest.mark.parametrize(
@@ -400,4 +398,4 @@ def test_settings_of_secure_sums_survive_the_file(tmp_path):
 def test_an_owner_that_is_no_member_is_told():
     roster = secure_roster(3)
     with pytest.raises(ValueError, match="is that of no member"):
-        Owner(roster, Study(roster, []).session, KEYS[9], 10, Secrets.new(1), {})
+        owner_of(roster, Study(roster, []).session, 9, 10, Secrets.new(1), {})

@@ -11,10 +11,9 @@ from secure_sessions import KEYS
 from fedpca import Roster
 from fedpca._util.files import append_json_line
 from fedpca.errors import SecureError
-from fedpca.federation.folder.secure import open_session
+from fedpca.federation.folder.secure import SharedSession
 from fedpca.readers import open_rows
 from fedpca.secure import wire
-from fedpca.secure.record import Record
 from fedpca.secure.rows import OwnerRows
 
 pytestmark = pytest.mark.slow  # all of it together
@@ -25,7 +24,7 @@ def falsify(study, contents):
     present, session = study.board()["00/present"], study.session()
     fields = wire.header(present)[0]
     rows = sum(map(len, study.tables))
-    noise = Record(session, study.board()).levels.variance(len(fields["present"]), len(fields["present"]))
+    noise = study.shown().levels.variance(len(fields["present"]), len(fields["present"]))
     total = {"present": wire.digest(present), "opened": [index for index, _ in fields["present"]]}
     payload = np.asarray(contents).astype("<i8").tobytes()
     (study.shared / "00-total").write_bytes(session.publish(total | {"rows": rows, "noise": noise}, payload))
@@ -75,7 +74,7 @@ def test_sums_without_noise_are_of_the_same_rows_in_every_session(tmp_path):
         study.tables[2] = table
         study.shared = tmp_path / f"shared-{number}"
         study.shared.mkdir()
-        open_session(study.shared, study.roster)
+        SharedSession.new(study.shared, study.roster)
         if table is original:
             assert study.run().waits_for == ""
             continue
@@ -90,11 +89,11 @@ def test_so_they_are_if_the_coordinator_hid_that_a_sum_was_opened(tmp_path):
     for index in [0, 1, 3, 4] * 2:  # they sign and open; owner 2 never sees who is present
         study.visit(index)
     study.coordinate(closing=True)
-    assert "owner-02" in Record(study.session(), study.board()).total(0).owners
+    assert "owner-02" in study.shown().total(0).owners
     study.tables[2][7, 1] += 1.0
     study.shared = tmp_path / "another"
     study.shared.mkdir()
-    open_session(study.shared, study.roster)
+    SharedSession.new(study.shared, study.roster)
     with pytest.raises(SecureError, match="difference of two sums would show what changed"):
         study.run()
     assert "00/masked/002" not in study.board()
@@ -194,7 +193,7 @@ def test_columns_in_another_order_are_named(tmp_path):
     settings = {"rank": 2, "features": ["a", "b", "c"], "colluding": 1, **PLAIN}
     study.roster = Roster("study-1", list(study.roster.members.values()), settings)
     (study.shared / "session").unlink()
-    open_session(study.shared, study.roster)
+    SharedSession.new(study.shared, study.roster)
     rows = OwnerRows.of_table(study.tables[0], ("a", "c", "b"))
     with pytest.raises(SecureError, match="number 2 is 'b' there, and 'c' in the rows; select and order"):
         study.visit(0, rows=lambda: rows)

@@ -5,9 +5,7 @@ from secure_folders import PLAIN, PRIVATE, FolderStudy
 
 from fedpca import Roster, SigningKey
 from fedpca.errors import SecureError
-from fedpca.federation.folder.secure import verify
-from fedpca.secure.record import Record
-from fedpca.secure.sizes import Sizes
+from fedpca.secure.messages import place_of
 from fedpca.secure.study import fit_of
 from fedpca.trust import Member
 
@@ -58,7 +56,7 @@ def test_masked_words_and_totals_are_as_long_as_their_sum(tmp_path, read_sizes):
         for index in range(5):
             study.visit(index)
         study.coordinate()
-    assert Record(study.session(), study.board()).announced(0).length == 242
+    assert study.shown().announced(0).length == 242
     for number in (0, 1):  # 1 has not been announced
         (study.shared / f"{number:02}-masked-007").write_bytes(b"{}\n")
         path = study.shared / f"{number:02}-masked-004"
@@ -102,29 +100,30 @@ def test_sizes_leave_room_for_every_message(n_members, settings):
     key = SigningKey.new
     members = [Member("é" * 200 + str(number), key().public) for number in range(n_members)]
     roster = Roster("study-" + "ü" * 900, members, {"colluding": 1, **settings})
-    sizes, fit = Sizes.of(roster), fit_of(roster)
-    assert sizes.most(f"keys/{n_members:03}") == 0
+    fit = fit_of(roster)
+
+    def most(name, words=fit.most_words):
+        return place_of(name).most_bytes(n_members, words)
+
     header = 3000  # study, roster and session
-    assert sizes.most("00/masked/000") >= header + 8 * fit.most_words + 64
-    assert sizes.most("00/masked/000", 10) < 2**14
-    assert sizes.most("shares/000") >= header + n_members * (
-        2 * (66 * fit.most_sums + 16) + 64 * fit.most_sums
-    )
-    assert sizes.most("00/opened/000") >= header + 75 * n_members
-    assert sizes.most("members") >= 500 + 140 * n_members
+    assert most("00/masked/000") >= header + 8 * fit.most_words + 64
+    assert most("00/masked/000", 10) < 2**14
+    assert most("shares/000") >= header + n_members * (2 * (66 * fit.most_sums + 16) + 64 * fit.most_sums)
+    assert most("00/opened/000") >= header + 75 * n_members
+    assert most("members") >= 500 + 140 * n_members
 
 
 @pytest.mark.parametrize("settings", [PLAIN, PRIVATE], ids=["plain", "private"])
 def test_messages_of_a_study_have_the_sizes_they_can_have(tmp_path, settings):
     study = FolderStudy(tmp_path, **settings)
     assert study.run().waits_for == ""
-    board, sizes = study.board(), Sizes.of(study.roster)
+    board, most_words = study.board(), fit_of(study.roster).most_words
     assert not board.skipped
     for name, contents in board.items():
-        assert len(contents) <= sizes.most(name)
+        assert len(contents) <= place_of(name).most_bytes(5, most_words)
         if "/masked/" in name:
-            words = Record(study.session(), board).announced(int(name[:2])).length
-            assert 8 * words < len(contents) <= sizes.most(name, words) < len(contents) + 2**14
+            words = study.shown().announced(int(name[:2])).length
+            assert 8 * words < len(contents) <= place_of(name).most_bytes(5, words) < len(contents) + 2**14
 
 
 # --- computing it again ---
@@ -132,13 +131,13 @@ def test_messages_of_a_study_have_the_sizes_they_can_have(tmp_path, settings):
 
 def test_what_was_published_follows_from_what_owners_signed(tmp_path):
     study = FolderStudy(tmp_path, 6, **PRIVATE, least=4)
-    assert verify(study.shared, study.roster) == 0
+    assert study.open().verify() == 0
     # 5 never sends its masked words, and 4 answers nothing: its surplus stays in the first total.
     done = study.run(lambda index, round: index < 4 or round < {4: 4, 5: 3}[index])
     assert done.waits_for == ""
-    n_totals = Record(study.session(), study.board()).n_totals
-    assert verify(study.shared, study.roster) == n_totals
-    first = Record(study.session(), study.board()).total(0)
+    n_totals = study.shown().n_totals
+    assert study.open().verify() == n_totals
+    first = study.shown().total(0)
     assert first.owners == tuple(f"owner-{i:02}" for i in range(5))
     assert first.opened == (0, 1, 2, 3)
 
@@ -155,7 +154,7 @@ def test_a_false_total_is_told_by_computing_it_again(tmp_path):
     (study.shared / "01-announced").unlink()
     assert study.run().waits_for == ""  # a model of a false total, and nobody's rows tell
     with pytest.raises(SecureError, match="the total of sum 00 must be that of the words of those present"):
-        verify(study.shared, study.roster)
+        study.open().verify()
 
 
 @pytest.mark.parametrize("change", ["remove", "damage"])
@@ -168,4 +167,4 @@ def test_what_cannot_be_computed_again_is_told(tmp_path, change):
     else:
         path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(SecureError, match=r"sum 00 can be computed again from .* without 'owner-02'"):
-        verify(study.shared, study.roster)
+        study.open().verify()

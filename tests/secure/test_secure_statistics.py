@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scipy import stats
-from secure_sessions import Study, Sum, secure_roster
+from secure_sessions import Study, Sum, coordinator_of, secure_roster
 
 from fedpca.auditing.distinguish import distinguish
 from fedpca.privacy.calibration import epsilon_of, mu_of
-from fedpca.secure import Coordinator, Record, Session, masks, noise_shares, shamir, wire
+from fedpca.secure import CheckedBoard, Session, masks, noise_shares, shamir, wire
 from fedpca.secure.noise_shares import Levels
 
 UNLIKELY = 1e-5
@@ -35,7 +35,7 @@ def session_of(x, sd=0.0, seed=0, **settings):
         }
     )
     study.board = {"session": study.session}
-    study.coordinator = Coordinator(roster, study.session)
+    study.coordinator = coordinator_of(roster, study.session, study.sums)
     study.x = [list(x)]
     return Seen(study)
 
@@ -52,27 +52,27 @@ class Seen:
         return self
 
     @property
-    def record(self):
-        return Record(Session(self.study.roster, self.study.session), self.study.board)
+    def shown(self):
+        return CheckedBoard(Session(self.study.roster, self.study.session), self.study.board)
 
     @property
     def total(self):
         """Words, and by how much they are shifted."""
-        found = self.record.total(0)
+        found = self.shown.total(0)
         return found.words.astype(np.int64), found.blocks[0].shift
 
     def words(self, index):
         """What an owner has uploaded."""
         message = (
-            self.study.board.get(f"00/masked/{index:03}") or self.study.sent[index][f"00/masked/{index:03}"]
+            self.study.board.get(f"00/masked/{index:03}") or self.study.sent(index)[f"00/masked/{index:03}"]
         )
         _, payload = wire.header(message)
         return np.frombuffer(bytes(payload[:-64]), dtype="<u8").copy()
 
     def without_pairs(self, words, index, others):
         """Less the masks between an owner and others."""
-        announced = bytes.fromhex(self.record.announced(0).digest)
-        salt = self.record.session.salt
+        announced = bytes.fromhex(self.shown.announced(0).digest)
+        salt = self.shown.session.salt
         private = self.secrets[index].sums[0].key
         for other in others:
             public = masks.public_key(self.secrets[other].sums[0].key)
@@ -81,16 +81,16 @@ class Seen:
         return words
 
     def without_self(self, words, index, seed):
-        announced = bytes.fromhex(self.record.announced(0).digest)
-        key = masks.self_key(seed, self.record.session.salt, announced, index)
+        announced = bytes.fromhex(self.shown.announced(0).digest)
+        key = masks.self_key(seed, self.shown.session.salt, announced, index)
         masks.add_masks(words, [(key, False)])
         return words
 
     def noise_left(self, index):
         """Of an owner, in the total."""
-        record = self.record
-        blocks, levels = record.announced(0).blocks, record.levels
-        first = levels.first_surplus(len(record.present(0).present))
+        shown = self.shown
+        blocks, levels = shown.announced(0).blocks, shown.levels
+        first = levels.first_surplus(len(shown.present(0)))
         chain = self.secrets[index].sums[0].surplus
         noise = noise_shares.noise(blocks, levels, chain, 0)
         if first is not None and f"00/opened/{index:03}" in self.study.board:
@@ -137,7 +137,7 @@ def test_without_self_masks_the_sum_of_all_is_the_total(zeros):
 
 def test_with_fewer_than_threshold_shares_a_self_mask_stays_on(zeros):
     """Of an owner whose step key was opened: all its pair masks are known."""
-    owner, threshold = 3, zeros.record.terms.threshold
+    owner, threshold = 3, zeros.shown.terms.threshold
     shares = dict(enumerate(pair[0] for pair in zeros.secrets[owner].sums[0].shares(range(5), threshold)))
     fewer = {index: shares[index] for index in range(threshold - 1)}
     others = [index for index in range(5) if index != owner]
@@ -183,7 +183,7 @@ def view(values, seed):
 
     study.advance = advance
     seen.run()
-    assert list(seen.record.present(0).present) == [0, 1, 2, 3]
+    assert list(seen.shown.present(0)) == [0, 1, 2, 3]
     left = {4: seen.without_pairs(seen.words(4), 4, range(4))}
     for index in (1, 2, 3):
         words = seen.without_pairs(seen.words(index), index, [COLLUDER, 4])
@@ -272,7 +272,7 @@ def never_masks(index, state):
 
 
 def never_opens(index, state):
-    return not (index == 4 and state in ("signatures", "opening"))
+    return not (index == 4 and state in ("signed", "opened"))
 
 
 @pytest.mark.slow

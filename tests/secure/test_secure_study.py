@@ -5,10 +5,9 @@ import pytest
 
 from fedpca import Ledger, Privacy, Roster, SigningKey
 from fedpca.errors import BudgetExceeded, SecureError
-from fedpca.secure.owner_state import OwnerFiles, OwnerMemory
+from fedpca.secure import Coordinator, Owner, OwnerFiles, OwnerMemory, Progress, Session
 from fedpca.secure.rows import OwnerRows
-from fedpca.secure.session import Session
-from fedpca.secure.study import CoordinatorStudy, OwnerStudy, fit_of, privacy_of
+from fedpca.secure.study import fit_of, privacy_of
 from fedpca.trust.roster import Member
 
 D = 12
@@ -24,7 +23,7 @@ class Studied:
         members = [Member(name, key.public) for name, key in self.keys.items()]
         self.roster = Roster("a study", members, {"rank": 3, "n_features": D, "colluding": 1} | settings)
         self.board = {"session": Session.new(self.roster)}
-        self.coordinator = CoordinatorStudy(self.roster, self.board["session"], fit_of(self.roster))
+        self.coordinator = Coordinator(self.progress())
         privacy = privacy_of(self.roster)
         self.ledgers = [
             None if privacy is None else Ledger(epsilon=privacy.epsilon, delta=privacy.delta)
@@ -33,12 +32,13 @@ class Studied:
         self.states = states or [OwnerMemory() for _ in self.rows]
         self.owners = [self.owner(index) for index in range(n_owners)]
 
+    def progress(self):
+        return Progress(Session(self.roster, self.board["session"]), fit_of(self.roster))
+
     def owner(self, index, rows=None):
-        return OwnerStudy(
-            self.roster,
-            self.board["session"],
+        return Owner(
+            self.progress(),
             list(self.keys.values())[index],
-            fit_of(self.roster),
             OwnerRows.of_table(self.rows[index] if rows is None else rows),
             self.states[index],
             privacy=privacy_of(self.roster),
@@ -59,7 +59,7 @@ class Studied:
             self.board |= new
 
     def model(self):
-        return self.coordinator.model(self.board)
+        return self.coordinator.progress.model(self.board)
 
 
 def best(rows, rank=3):
@@ -116,7 +116,7 @@ def test_too_few_owners_end_nothing():
     for index in (0, 1, 2):
         study.board |= study.owners[index].reply(study.board)
     assert study.coordinator.advance(study.board, closing=True) == {}
-    assert study.coordinator.coordinator.waiting_for == ["owner 3", "owner 4"]
+    assert study.coordinator.waiting_for == ["owner 3", "owner 4"]
     assert not any(ledger.entries for ledger in study.ledgers)
 
 
@@ -172,12 +172,15 @@ def test_a_ledger_that_cannot_pay_sends_nothing():
     assert not study.states[0].sent
 
 
-def test_announced_noise_that_is_too_small_is_refused():
+def test_announced_noise_that_is_too_small_is_refused(monkeypatch):
     study = Studied({"epsilon": 4.0, "delta": 1e-6})
-    needed = study.coordinator._announced
-    study.coordinator._announced = lambda: type(needed())(
-        needed().name, tuple((length, 0.9 * sd) for length, sd in needed().blocks)
-    )
+    announcement = Progress.announcement.fget
+
+    def smaller(progress):
+        name, blocks = announcement(progress)
+        return name, [(length, 0.9 * sd) for length, sd in blocks]
+
+    monkeypatch.setattr(Progress, "announcement", property(smaller))
     with pytest.raises(SecureError, match="standard deviation"):
         study.run()
     assert not any(ledger.entries for ledger in study.ledgers)

@@ -72,13 +72,13 @@ def new(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None:
     fedpca secure new shared --roster roster.toml
     ```
     """
-    from fedpca.federation.folder.secure import open_session
+    from fedpca.federation.folder.secure import SharedSession
     from fedpca.secure.settings import Terms
     from fedpca.trust.roster import Roster
 
     loaded = Roster.load(roster)
     terms = Terms.of(loaded)
-    open_session(folder, loaded)
+    SharedSession.new(folder, loaded)
     text = (
         f"{folder}: a session of study {sanitize(loaded.study)!r} for {terms.n_members} members, at least "
         f"{terms.least} in every sum, of whom {terms.colluding} may collude"
@@ -118,7 +118,7 @@ def step(
     ```
     """
     from fedpca.disclosure.policy import Policy
-    from fedpca.federation.folder.secure import check_state, visit
+    from fedpca.federation.folder.secure import SharedSession, check_state
     from fedpca.readers import open_rows
     from fedpca.secure.rows import OwnerRows
     from fedpca.secure.study import privacy_of
@@ -146,7 +146,8 @@ def step(
     with progress_bars(), _naming_the_key(signer, key):
         check_state(own_state, folder)
         account = _ledger(signer, ledger, own_state)
-        done = visit(folder, signer.roster, signer.key, rows, own_state, ledger=account, policy=rules)
+        shared = SharedSession(folder, signer.roster)
+        done = shared.visit(signer.key, rows, own_state, ledger=account, policy=rules)
     _print_visit(signer.member.id, done, as_json)
 
 
@@ -179,10 +180,10 @@ def coordinate(
     fedpca secure coordinate shared --roster roster.toml --wait 86400
     ```
     """
-    from fedpca.federation.folder import secure as secure_folder
+    from fedpca.federation.folder.secure import SharedSession
     from fedpca.trust.roster import Roster
 
-    done, problems = secure_folder.coordinate(folder, Roster.load(roster), closing=close, wait=wait)
+    done, problems = SharedSession(folder, Roster.load(roster)).coordinate(closing=close, wait=wait)
     for problem in problems.values():
         typer.echo(f"fedpca: warning: {sanitize(problem)}", err=True)
     _print_visit("coordinator", done, as_json)
@@ -197,27 +198,22 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     fedpca secure status shared --roster roster.toml
     ```
     """
-    from fedpca.federation.folder.board import FolderBoard
-    from fedpca.federation.folder.secure import current_round, has_ended
-    from fedpca.secure.session import Session
+    from fedpca.federation.folder.secure import SharedSession
     from fedpca.secure.settings import Terms
     from fedpca.trust.roster import Roster
 
     loaded = Roster.load(roster)
-    terms, board = Terms.of(loaded), FolderBoard(folder, loaded)
-    if "session" not in board:
+    terms, shared = Terms.of(loaded), SharedSession(folder, loaded)
+    if not shared.is_open:
         raise FileNotFoundError(f"{folder} has no session; open one with `fedpca secure new`.")
-    session = Session(loaded, board["session"])
-    now = current_round(board, session)
-    ended = now.follows_all and has_ended(board, session)
-    waits_for = "the study has ended" if ended else now.describe(terms)
+    session, board, waits_for = shared.session, shared.board, shared.waits_for()
     skipped = {item.file: item.reason for item in board.skipped}
     table = _table(board, terms)
     lines = [
         f"study:    {sanitize(loaded.study)}",
         f"session:  {session.id[:16]}, opened {session.opened.isoformat()}",
         f"members:  {terms.n_members}, at least {terms.least} in a sum, {terms.colluding} may collude",
-        f"now:      {waits_for}",
+        f"now:      {sanitize(waits_for, 1000) or 'the study has ended'}",
         "",
         *_aligned(table),
         *(f"{file} does not count: {reason}" for file, reason in skipped.items()),
@@ -226,7 +222,7 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
         "study": loaded.study,
         "session": session.id,
         "opened": session.opened.isoformat(),
-        "waits_for": None if ended else waits_for,
+        "waits_for": waits_for or None,
         "members": [dict(zip(table[0], row, strict=True)) for row in table[1:]],
         "skipped": skipped,
     }
@@ -249,10 +245,10 @@ def model(
     fedpca secure model shared --roster roster.toml -o model.safetensors
     ```
     """
-    from fedpca.federation.folder import secure as secure_folder
+    from fedpca.federation.folder.secure import SharedSession
     from fedpca.trust.roster import Roster
 
-    found = secure_folder.model(folder, Roster.load(roster))
+    found = SharedSession(folder, Roster.load(roster)).model()
     found.save(out)
     text = f"{out}: {found.rank} components of {found.count:.0f} rows"
     print_result({"model": str(out), "components": found.rank, "rows": found.count}, as_json, text)
@@ -269,10 +265,10 @@ def verify(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     fedpca secure verify shared --roster roster.toml
     ```
     """
-    from fedpca.federation.folder import secure as secure_folder
+    from fedpca.federation.folder.secure import SharedSession
     from fedpca.trust.roster import Roster
 
-    n_totals = secure_folder.verify(folder, Roster.load(roster))
+    n_totals = SharedSession(folder, Roster.load(roster)).verify()
     text = f"{folder}: {n_totals} totals are those of the messages that owners have signed"
     print_result({"folder": str(folder), "totals": n_totals}, as_json, text)
 
@@ -295,13 +291,13 @@ def refuse(
     fedpca secure refuse shared --roster roster.toml --key north.key
     ```
     """
-    from fedpca.federation.folder import secure as secure_folder
+    from fedpca.federation.folder.secure import SharedSession, check_state
 
     signer, own_state = _signer(roster, key), _state(state, key)
     with _naming_the_key(signer, key):
-        secure_folder.check_state(own_state, folder)
+        check_state(own_state, folder)
         account = _ledger(signer, ledger, own_state)
-        done = secure_folder.refuse(folder, signer.roster, signer.key, own_state, ledger=account)
+        done = SharedSession(folder, signer.roster).refuse(signer.key, own_state, ledger=account)
     _print_visit(signer.member.id, done, as_json)
 
 
@@ -320,17 +316,18 @@ def forget(
     fedpca secure forget shared --roster roster.toml --key north.key
     ```
     """
-    from fedpca.federation.folder import secure as secure_folder
+    from fedpca.federation.folder.secure import SharedSession, check_state
 
     signer, own_state = _signer(roster, key), _state(state, key)
     with _naming_the_key(signer, key):
-        secure_folder.check_state(own_state, folder)
-        session = secure_folder.forget(folder, signer.roster, signer.key, own_state)
+        check_state(own_state, folder)
+        shared = SharedSession(folder, signer.roster)
+        shared.forget(signer.key, own_state)
     text = (
-        f"{sanitize(signer.member.id, 100)}: erased the secrets of session {session.id[:16]}; what was sent "
-        "and debited stays"
+        f"{sanitize(signer.member.id, 100)}: erased the secrets of session {shared.session.id[:16]}; what "
+        "was sent and debited stays"
     )
-    print_result({"session": session.id}, as_json, text)
+    print_result({"session": shared.session.id}, as_json, text)
 
 
 def _signer(roster: Path, key: Path) -> "Signer":

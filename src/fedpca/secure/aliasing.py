@@ -5,8 +5,11 @@ rounded, but for a factor of every probability next to one; the proof is in
 docs/explanation/privacy-proofs.md. Parts of standard deviation 4 add about 1e-68 per entry.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import exp, expm1, inf, isfinite, log, log1p, pi
+
+from fedpca.secure.messages import NoiseBlock
+from fedpca.secure.noise_shares import Levels
 
 _LARGEST_SHARE = 1e-3  # of delta
 _LEAST = 1e-300  # below it float64 loses digits, and sums are taken in logarithms
@@ -45,6 +48,18 @@ def aliasing(sds: Sequence[float], entries: int, epsilon: float) -> float:
         return (1 + exp(epsilon)) * exp(chance)
     together = log1p(exp(-epsilon)) + epsilon + chance
     return exp(together) if together < _MOST else inf
+
+
+def added_to_delta(levels: Levels, present: int, blocks: Iterable[NoiseBlock], epsilon: float) -> float:
+    """What rounding the parts of honest owners adds to delta, in a sum of so many owners."""
+    kept = levels.reached(present) + 1
+    return sum(
+        aliasing(
+            levels.sds(block.sd, block.shift)[:kept] * (present - levels.colluding), block.length, epsilon
+        )
+        for block in blocks
+        if block.sd > 0
+    )
 
 
 def require_negligible(term: float, delta: float) -> None:

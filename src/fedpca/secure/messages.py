@@ -1,13 +1,18 @@
-"""What messages say: every value checked, and sizes bounded before anything of that size is made.
+"""The protocol of secure sums as one table: a row per kind of message, in the order in which they are sent.
 
-Parsers raise ValueError with what is wrong; `Session` says in which message, and what to do.
+A row says who sends the message, whom it answers, what its fields must be, how large it can be, and how many
+of its kind the coordinator waits for. What may be on a board, what is read of it, what comes next and what
+is refused for its size all follow from this table. Checks raise ValueError with what is wrong.
 """
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +22,20 @@ from fedpca.secure import masks
 from fedpca.secure.noise_shares import MOST_SHIFT
 from fedpca.secure.settings import Terms
 from fedpca.secure.shamir import SHARE
-from fedpca.secure.values import by_index, digest_text, entries, hex_bytes, integer, list_of, share
-from fedpca.secure.wire import Signed
 from fedpca.summaries import validation
 
+Board = Mapping[str, bytes]
+"""Messages by name, each written once."""
+
+FORMAT = "fedpca secure session 1"
 MOST_SUMS = 100  # their numbers have two digits
 MOST_ROWS = 2**48
 MOST_WORDS = 2**28  # of a sum: 2 GiB
 _MOST_BLOCKS = 256
 _TAG = 16  # bytes that sealing adds
+
+Check = Callable[[Any, Terms], Any]
+"""Gives what a field says; ValueError if it cannot be that."""
 
 
 class NoiseBlock(NamedTuple):
@@ -51,181 +61,409 @@ class SumKeys(NamedTuple):
     surplus: bytes
 
 
-# --- of owners ---
+# --- what a field must be ---
 
 
-@dataclass(frozen=True)
-class Keys:
-    """An owner's number of rows and its public keys."""
+def _whole(least: int, most: int) -> Check:
+    def check(value: Any, terms: Terms) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}, got {value!r:.80}")
+        return value
 
-    digest: str
-    rows: int
-    enc: bytes
-    sums: tuple[SumKeys, ...]
+    return check
 
-    @classmethod
-    def parse(cls, terms: Terms, message: Signed) -> "Keys":
-        fields = message.fields
-        listed = list_of(fields["sums"], 1, MOST_SUMS, "sums")
-        sums = []
-        for item in listed:
-            if not isinstance(item, dict) or set(item) != {"key", "seed", "surplus"}:
-                raise ValueError("each of its sums must have key, seed and surplus")
-            sums.append(SumKeys(*(hex_bytes(item[name], 32, name) for name in ("key", "seed", "surplus"))))
-        found = cls(
-            message.digest,
-            integer(fields["rows"], 1, MOST_ROWS, "rows"),
-            hex_bytes(fields["enc"], 32, "enc"),
-            tuple(sums),
+
+def _real(value: Any, terms: Terms) -> float:
+    if type(value) is not float or not isfinite(value) or not value >= 0:  # 9 is not 9.0
+        raise ValueError(f"must be a float of at least 0, got {value!r:.80}")
+    return value
+
+
+_HEX = re.compile(r"(?:[0-9a-f]{2})*")
+
+
+def _hex(size: int | None = None) -> Check:
+    def check(value: Any, terms: Terms) -> bytes:
+        is_text = isinstance(value, str) and (size is None or len(value) == 2 * size)
+        if not is_text or not _HEX.fullmatch(value):
+            raise ValueError("must be hexadecimal digits" + (f" of {size} bytes" if size else ""))
+        return bytes.fromhex(value)
+
+    return check
+
+
+def _digest(value: Any, terms: Terms) -> str:
+    return str(_hex(32)(value, terms).hex())
+
+
+def _list(least: int, most: int) -> Check:
+    def check(value: Any, terms: Terms) -> list[Any]:
+        if not isinstance(value, list) or not least <= len(value) <= most:
+            raise ValueError(f"must be a list of {least} to {most}")
+        return value
+
+    return check
+
+
+def _public_key(value: Any, terms: Terms) -> bytes:
+    key: bytes = _hex(32)(value, terms)
+    try:
+        masks.require_key(key)
+    except ValueError as error:
+        raise ValueError(f"must be a key: {error}") from error
+    return key
+
+
+def _part(name: str, check: Check, value: Any, terms: Terms) -> Any:
+    """A value within a field."""
+    try:
+        return check(value, terms)
+    except ValueError as error:
+        raise ValueError(f"must each have a {name}, which {error}") from error
+
+
+def _sum_keys(value: Any, terms: Terms) -> tuple[SumKeys, ...]:
+    found = []
+    for item in _list(1, MOST_SUMS)(value, terms):
+        if not isinstance(item, dict) or set(item) != set(SumKeys._fields):
+            raise ValueError("must have key, seed and surplus of each sum")
+        checks = zip(SumKeys._fields, (_public_key, _hex(32), _hex(32)), strict=True)
+        found.append(SumKeys(*(_part(name, check, item[name], terms) for name, check in checks)))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1)
+def _numbers(n_members: int) -> dict[str, int]:
+    return {str(index): index for index in range(n_members)}
+
+
+def _by_index(check: Check) -> Check:
+    """A JSON object by members' numbers."""
+
+    def read(value: Any, terms: Terms) -> dict[int, Any]:
+        if not isinstance(value, dict) or len(value) > terms.n_members:
+            raise ValueError("must be an object with at most one value per member")
+        numbers = _numbers(terms.n_members)
+        if unknown := [key for key in value if key not in numbers]:
+            raise ValueError(f"must be of members, and {unknown[0]!r:.80} is the number of none")
+        return {numbers[key]: check(item, terms) for key, item in value.items()}
+
+    return read
+
+
+def _ascending(indices: list[Any], terms: Terms) -> list[int]:
+    found = [_whole(0, terms.n_members - 1)(index, terms) for index in indices]
+    if any(later <= earlier for earlier, later in pairwise(found)):
+        raise ValueError("must have members in order, each once")
+    return found
+
+
+def _indices(value: Any, terms: Terms) -> tuple[int, ...]:
+    return tuple(_ascending(_list(0, terms.n_members)(value, terms), terms))
+
+
+def _listed(n_digests: int) -> Check:
+    """Lists of a member's number and digests, in the order of members, `least` of them or more."""
+
+    def read(value: Any, terms: Terms) -> dict[int, tuple[str, ...]]:
+        items = _list(0, terms.n_members)(value, terms)
+        if not all(isinstance(item, list) and len(item) == n_digests + 1 for item in items):
+            raise ValueError("must have a member's number and digests in each entry")
+        indices = _ascending([item[0] for item in items], terms)
+        if len(indices) < terms.least:
+            raise ValueError(f"must have at least {terms.least} members, and has {len(indices)}")
+        return {
+            index: tuple(_digest(text, terms) for text in item[1:])
+            for index, item in zip(indices, items, strict=True)
+        }
+
+    return read
+
+
+def _blocks(value: Any, terms: Terms) -> tuple[NoiseBlock, ...]:
+    blocks = []
+    for item in _list(1, _MOST_BLOCKS)(value, terms):
+        if not isinstance(item, list) or len(item) != 3:
+            raise ValueError("must have length, sd and shift of each")
+        length, sd, shift = item
+        blocks.append(
+            NoiseBlock(
+                _part("length", _whole(1, MOST_WORDS), length, terms),
+                _part("sd", _real, sd, terms),
+                _part("shift", _whole(0, MOST_SHIFT), shift, terms),
+            )
         )
-        for key in (found.enc, *(keys.key for keys in sums)):
-            masks.require_key(key)
-        return found
+    if (words := sum(block.length for block in blocks)) > MOST_WORDS:
+        raise ValueError(f"must be of at most {MOST_WORDS} entries, got {words}")
+    return tuple(blocks)
+
+
+def _sum_name(value: Any, terms: Terms) -> str:
+    return validation.child_name(value, "")
+
+
+def _surplus(value: Any, terms: Terms) -> bytes | None:
+    return None if value is None else bytes(_hex(0 if value == "" else 32)(value, terms))
+
+
+def _format(value: Any, terms: Terms) -> str:
+    if value != FORMAT:
+        raise ValueError(f"is {value!r:.80}, and must be {FORMAT!r}")
+    return FORMAT
+
+
+def _time(value: Any, terms: Terms) -> datetime:
+    found = datetime.fromisoformat(str(value))
+    if found.tzinfo is None:
+        raise ValueError("must be a time in UTC")
+    return found
+
+
+def _any(value: Any, terms: Terms) -> Any:
+    return value
+
+
+# --- the table ---
+
+
+class Size(NamedTuple):
+    """The most bytes beside a header of the usual fields."""
+
+    fixed: int = 0
+    per_member: int = 0
+    per_word: int = 0  # of the sum
+
+
+_SMALL = Size()
+_HEADER = 2**13  # bytes of a header, but for what it lists: names have up to 1,000 characters
+_LISTED = Size(per_member=160)  # a number with two digests, or a share, in hexadecimal digits
+_DEALT = 2 * (2 * SHARE * MOST_SUMS + _TAG) + 64 * MOST_SUMS + 160  # to a member: sealed, and commitments
+_WORD = 8  # bytes
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Shares of an owner's secrets, sealed for their receivers, and commitments to all of them."""
+class Kind:
+    """One kind of message.
 
-    digest: str
-    keyring: str
-    sealed: Mapping[int, bytes]
-    commitments: memoryview
+    Attributes:
+        name: the word in its name on a board.
+        by: who sends it; what owners send is signed.
+        of_sum: whether there is one per sum; else there is one per session.
+        answers: the coordinator's message whose digest it states, in a field of that name; "" for none.
+        fields: of its own, each with its check.
+        lists: with what the coordinator's message names members by: a field, and the kinds of the messages
+            whose digests stand in it.
+        has_payload: whether bytes follow the header.
+        size: the most it can have.
+        senders: of an owner's message: the coordinator's message that names who is waited for; "" for all.
+        enough: how many of those must send it: "least" or "threshold"; "" for none: it may come any time.
+        text: what it is, for people.
+    """
 
-    @classmethod
-    def parse(cls, terms: Terms, message: Signed) -> "Shares":
-        sealed = by_index(message.fields["sealed"], terms, lambda text: hex_bytes(text, None, "sealed"))
-        return cls(message.digest, digest_text(message.fields["keyring"]), sealed, message.payload)
+    name: str
+    by: Literal["owner", "coordinator"]
+    of_sum: bool = False
+    answers: str = ""
+    fields: Mapping[str, Check] = field(default_factory=dict)
+    lists: tuple[str, tuple[str, ...]] = ("", ())
+    has_payload: bool = False
+    size: Size = _SMALL
+    senders: str = ""
+    enough: Literal["least", "threshold", ""] = ""
+    text: str = ""
 
-    def commitment(self, number: int, which: int, place: int, receivers: int) -> bytes:
-        """To the share of a sum's seed (which=0) or key (1) for the receiver at this place."""
-        start = 32 * ((2 * number + which) * receivers + place)
-        return bytes(self.commitments[start : start + 32])
+    @cached_property
+    def checks(self) -> dict[str, Check]:
+        """Of all its fields."""
+        listing, kinds = self.lists
+        of_list = {listing: _listed(len(kinds))} if listing else {}
+        of_answer: dict[str, Check] = {self.answers: _digest} if self.answers else {}
+        return {**self.fields, **of_list, **of_answer}
 
-    def fits(self, index: int, n_sums: int, receivers: list[int]) -> bool:
-        """Whether it has a share of every secret for every receiver."""
-        size = 2 * SHARE * n_sums + _TAG
-        return (
-            set(self.sealed) == set(receivers) - {index}
-            and all(len(sealed) == size for sealed in self.sealed.values())
-            and len(self.commitments) == 64 * n_sums * len(receivers)
-        )
+
+_OPENING = {"format": _format, "study": _any, "roster": _any, "nonce": _hex(32), "opened": _time}
+_KEYS = {"rows": _whole(1, MOST_ROWS), "enc": _public_key, "sums": _sum_keys}
+_SUM = {"name": _sum_name, "blocks": _blocks, "before": _digest}
+_SHARES = {"seeds": _by_index(_hex(SHARE)), "keys": _by_index(_hex(SHARE)), "surplus": _surplus}
+_TOTAL = {"opened": _indices, "rows": _whole(1, MOST_ROWS * 1000), "noise": _real}
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("session", "coordinator", fields=_OPENING),
+        Kind("keys", "owner", fields=_KEYS, size=Size(256 * MOST_SUMS), enough="least", text="keys"),
+        Kind("keyring", "coordinator", lists=("keys", ("keys",)), size=_LISTED),
+        Kind(
+            "shares",
+            "owner",
+            answers="keyring",
+            fields={"sealed": _by_index(_hex())},
+            has_payload=True,
+            size=Size(per_member=_DEALT),
+            senders="keyring",
+            enough="least",
+            text="shares of secrets",
+        ),
+        Kind("members", "coordinator", lists=("members", ("keys", "shares")), size=_LISTED),
+        Kind(
+            "agreed",
+            "owner",
+            answers="members",
+            senders="members",
+            enough="threshold",
+            text="signatures on the members",
+        ),
+        Kind("announced", "coordinator", of_sum=True, fields=_SUM, size=Size(2**15)),
+        Kind(
+            "masked",
+            "owner",
+            of_sum=True,
+            answers="announced",
+            fields={"rows": _whole(1, MOST_ROWS)},
+            has_payload=True,
+            size=Size(per_word=_WORD),
+            senders="members",
+            enough="least",
+            text="masked words of sum {:02}",
+        ),
+        Kind(
+            "present",
+            "coordinator",
+            of_sum=True,
+            answers="announced",
+            lists=("present", ("masked",)),
+            size=_LISTED,
+        ),
+        Kind(
+            "signed",
+            "owner",
+            of_sum=True,
+            answers="present",
+            senders="present",
+            enough="threshold",
+            text="signatures on who is in sum {:02}",
+        ),
+        Kind(
+            "opened",
+            "owner",
+            of_sum=True,
+            answers="present",
+            fields=_SHARES,
+            size=_LISTED,
+            senders="present",
+            enough="threshold",
+            text="answers to sum {:02}",
+        ),
+        Kind("refused", "owner", of_sum=True),
+        Kind(
+            "total",
+            "coordinator",
+            of_sum=True,
+            answers="present",
+            fields=_TOTAL,
+            has_payload=True,
+            size=Size(per_member=_LISTED.per_member, per_word=_WORD),
+        ),
+    )
+}
+"""All messages, in the order of the protocol; those of a sum come once per sum."""
+
+
+def _collected() -> dict[str, tuple[Kind, ...]]:
+    found, waiting = {}, list[Kind]()
+    for kind in KINDS.values():
+        if kind.by == "coordinator":
+            found[kind.name], waiting = tuple(waiting), []
+        elif kind.enough:
+            waiting.append(kind)
+    return found
+
+
+COLLECTED = _collected()
+"""Of each message of the coordinator: what owners send before it, in order."""
+
+
+# --- names and messages ---
+
+
+class Place(NamedTuple):
+    """What the name of a message says: its kind, the number of its owner and that of its sum."""
+
+    kind: Kind
+    owner: int | None
+    number: int | None
+
+    def most_bytes(self, members: int, words: int) -> int:
+        """The most a message in this place can have, of so many members and words."""
+        size = self.kind.size
+        return _HEADER + size.fixed + size.per_member * members + size.per_word * words
+
+
+_NAME = re.compile(r"(?:(\d\d)/)?([a-z]+)(?:/(\d\d\d))?", re.ASCII)
+
+
+def board_name(kind: str, index: int | None = None, number: int | None = None) -> str:
+    """The name of a message on a board.
+
+    >>> board_name("keys", 3), board_name("masked", 3, 0), board_name("present", number=12)
+    ('keys/003', '00/masked/003', '12/present')
+    """
+    prefix = "" if number is None else f"{number:02}/"
+    return prefix + kind + ("" if index is None else f"/{index:03}")
+
+
+@lru_cache(maxsize=2**14)
+def place_of(name: str) -> Place | None:
+    """What a name on a board says; None if no message has it.
+
+    >>> place_of("00/masked/003").kind.name, place_of("keys/003").owner, place_of("00/total").number
+    ('masked', 3, 0)
+    >>> place_of("00/keys/003"), place_of("masked/003"), place_of("12/present/003")
+    (None, None, None)
+    """
+    if (found := _NAME.fullmatch(name)) is None or (kind := KINDS.get(found[2])) is None:
+        return None
+    number, index = (None if text is None else int(text) for text in (found[1], found[3]))
+    if kind.of_sum != (number is not None) or (kind.by == "owner") != (index is not None):
+        return None
+    return Place(kind, index, number)
+
+
+def owner_of(name: str) -> int | None:
+    """The number of the member who sends the message of this name; None if none does."""
+    place = place_of(name)
+    return None if place is None else place.owner
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """An owner's signature on the members of a session."""
+class Message:
+    """A message whose signature and fields hold.
+
+    Attributes:
+        digest: of all its bytes.
+        fields: what they say; also by `message[name]`.
+        payload: what follows the header.
+    """
 
     digest: str
-    members: str
-
-    @classmethod
-    def parse(cls, terms: Terms, message: Signed) -> "Agreed":
-        return cls(message.digest, digest_text(message.fields["members"]))
-
-
-@dataclass(frozen=True)
-class Masked:
-    """An owner's part of a sum, behind its masks."""
-
-    digest: str
-    announced: str
-    rows: int
+    fields: Mapping[str, Any]
     payload: memoryview
 
-    @classmethod
-    def parse(cls, terms: Terms, message: Signed) -> "Masked":
-        rows = integer(message.fields["rows"], 1, MOST_ROWS, "rows")
-        return cls(message.digest, digest_text(message.fields["announced"]), rows, message.payload)
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
 
 
-@dataclass(frozen=True)
-class Endorsed:
-    """An owner's signature on who is present in a sum."""
-
-    digest: str
-    present: str
-
-    @classmethod
-    def parse(cls, terms: Terms, message: Signed) -> "Endorsed":
-        return cls(message.digest, digest_text(message.fields["present"]))
-
-
-@dataclass(frozen=True)
-class Opened:
-    """Shares that an owner holds of seeds of those present and of keys of the others, and its surplus: an
-    element of its chain, empty if every part is needed, None of an owner that is not present."""
-
-    digest: str
-    present: str
-    seeds: Mapping[int, bytes]
-    keys: Mapping[int, bytes]
-    surplus: bytes | None
-
-    @classmethod
-    def parse(cls, terms: Terms, message: Signed) -> "Opened":
-        fields = message.fields
-        surplus = fields["surplus"]
-        if surplus is not None:
-            surplus = hex_bytes(surplus, 0 if surplus == "" else 32, "surplus")
-        return cls(
-            message.digest,
-            digest_text(fields["present"]),
-            by_index(fields["seeds"], terms, share),
-            by_index(fields["keys"], terms, share),
-            surplus,
-        )
-
-
-@dataclass(frozen=True)
-class Refused:
-    """An owner has not opened a sum, and never will."""
-
-    digest: str
-
-    @classmethod
-    def parse(cls, terms: Terms, message: Signed) -> "Refused":
-        return cls(message.digest)
-
-
-OWNERS: dict[str, tuple[tuple[str, ...], bool, Callable[[Terms, Signed], Any]]] = {
-    "keys": (("rows", "enc", "sums"), False, Keys.parse),
-    "shares": (("keyring", "sealed"), False, Shares.parse),
-    "agreed": (("members",), False, Agreed.parse),
-    "masked": (("announced", "rows"), True, Masked.parse),
-    "signed": (("present",), True, Endorsed.parse),
-    "opened": (("present", "seeds", "keys", "surplus"), True, Opened.parse),
-    "refused": ((), True, Refused.parse),
-}
-"""Of each kind of message: the fields of its own, whether it belongs to a sum, and its parser."""
-
-
-# --- of the coordinator ---
-
-
-@dataclass(frozen=True)
-class Keyring:
-    """Whose keys count: the digest of each one's message."""
-
-    digest: str
-    keys: Mapping[int, str]
-
-    @classmethod
-    def parse(cls, terms: Terms, fields: JSON, digest: str) -> "Keyring":
-        listed = entries(fields["keys"], 1, terms)
-        return cls(digest, {index: item for index, (item,) in listed.items()})
-
-
-@dataclass(frozen=True)
-class Members:
-    """The members of a session: digests of each one's keys and shares."""
-
-    digest: str
-    members: Mapping[int, tuple[str, ...]]
-
-    @classmethod
-    def parse(cls, terms: Terms, fields: JSON, digest: str) -> "Members":
-        return cls(digest, entries(fields["members"], 2, terms))
+def checked(kind: Kind, fields: JSON, terms: Terms) -> dict[str, Any]:
+    """What the fields of a message say; ValueError names the one that is wrong."""
+    if set(fields) != set(kind.checks):
+        raise ValueError(f"its header must have {', '.join(kind.checks) or 'no more'}")
+    found = {}
+    for name, check in kind.checks.items():
+        try:
+            found[name] = check(fields[name], terms)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise ValueError(f"{name} {str(error).strip()}") from error
+    return found
 
 
 @dataclass(frozen=True)
@@ -237,36 +475,12 @@ class Announced:
         number: of the sum.
         name: of the sum.
         blocks: of its entries.
-        before: the digest of the total before; of the members, for the first sum.
     """
 
     digest: str
     number: int
     name: str
     blocks: tuple[NoiseBlock, ...]
-    before: str
-
-    @classmethod
-    def parse(cls, fields: JSON, digest: str, number: int) -> "Announced":
-        blocks = []
-        for item in list_of(fields["blocks"], 1, _MOST_BLOCKS, "blocks"):
-            if not isinstance(item, list) or len(item) != 3:
-                raise ValueError("each of its blocks must have length, sd and shift")
-            length, sd, shift = item
-            if type(sd) is not float or not isfinite(sd) or not sd >= 0:  # 9 is not 9.0
-                raise ValueError(f"sd must be a float of at least 0, got {sd!r:.80}")
-            blocks.append(
-                NoiseBlock(
-                    integer(length, 1, MOST_WORDS, "length"),
-                    sd,
-                    integer(shift, 0, MOST_SHIFT, "shift"),
-                )
-            )
-        name = validation.child_name(fields["name"], "the name of a sum")
-        found = cls(digest, number, name, tuple(blocks), digest_text(fields["before"]))
-        if found.length > MOST_WORDS:
-            raise ValueError(f"a sum must have at most {MOST_WORDS} entries, got {found.length}")
-        return found
 
     @property
     def length(self) -> int:
@@ -274,25 +488,9 @@ class Announced:
         return sum(block.length for block in self.blocks)
 
     @property
-    def exact(self) -> bool:
+    def lacks_noise(self) -> bool:
         """Whether entries come without noise: of two such sums, owners in one only would show."""
         return any(block.sd == 0 for block in self.blocks)
-
-
-@dataclass(frozen=True)
-class Present:
-    """Who is in a sum: the digest of each one's masked words."""
-
-    digest: str
-    announced: str
-    present: Mapping[int, str]
-
-    @classmethod
-    def parse(cls, terms: Terms, fields: JSON, digest: str) -> "Present":
-        listed = entries(fields["present"], 1, terms)
-        return cls(
-            digest, digest_text(fields["announced"]), {index: item for index, (item,) in listed.items()}
-        )
 
 
 @dataclass(frozen=True)

@@ -60,22 +60,28 @@ class OwnerState(Protocol):
 
 
 class OwnerMemory:
-    """The state of an owner that lives as long as its process."""
+    """The state of an owner that lives as long as its process.
 
-    def __init__(self) -> None:
-        self._sent: dict[str, bytes] = {}
+    Args:
+        secrets: None to draw them when the session begins.
+        sent: before now.
+    """
+
+    def __init__(self, secrets: Secrets | None = None, sent: Mapping[str, bytes] | None = None) -> None:
+        self._secrets = secrets
+        self.sent = dict(sent or {})
         self.pairs_key = randomness.token_bytes(32)
 
     def begin(self, facts: JSON, n_sums: int) -> None:
-        if not hasattr(self, "secrets"):
-            self.secrets = Secrets.new(n_sums)
+        self._secrets = self._secrets or Secrets.new(n_sums)
 
     @property
-    def sent(self) -> Mapping[str, bytes]:
-        return self._sent
+    def secrets(self) -> Secrets:
+        assert self._secrets is not None
+        return self._secrets
 
     def keep(self, messages: Mapping[str, bytes]) -> None:
-        self._sent |= messages
+        self.sent |= messages
 
     def require_same_rows(self, rows: str, study: str | None) -> None:
         pass  # it knows one session, of rows in this process
@@ -85,10 +91,10 @@ class OwnerMemory:
 
     def erase(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            self.secrets = self.secrets.without_sum(number)
+            self._secrets = self.secrets.without_sum(number)
 
     def erase_all(self) -> None:
-        self.secrets = self.secrets.without_any()
+        self._secrets = self.secrets.without_any()
 
 
 class OwnerFiles:

@@ -17,11 +17,10 @@ from typing import Self
 
 from fedpca._typing import JSON
 from fedpca.errors import SecureError
-from fedpca.secure.messages import MOST_SUMS, Present
+from fedpca.secure.messages import MOST_SUMS, Board, Message, board_name
 from fedpca.secure.session import Session
 from fedpca.secure.settings import MOST_MEMBERS
-from fedpca.secure.values import integer
-from fedpca.secure.wire import Board, board_name, digest
+from fedpca.secure.wire import digest
 from fedpca.trust.roster import Roster
 
 _FORMAT = "fedpca secure proof 1"
@@ -65,7 +64,7 @@ class Proof:
 
     def _check_left_out(self, session: Session) -> None:
         present = _present(session, self.messages, self.number)
-        if self.member in present.present:
+        if self.member in present["present"]:
             raise SecureError(
                 f"a debit is cancelled for a member who is not in the sum, and "
                 f"{session.terms.ids[self.member]!r:.80} is in sum {self.number}; the debit counts."
@@ -92,12 +91,18 @@ class Proof:
                 str(name): base64.b64decode(text, validate=True) for name, text in fields["messages"].items()
             }
             return cls(
-                integer(fields["member"], 0, MOST_MEMBERS - 1, "member"),
-                integer(fields["sum"], 0, MOST_SUMS - 1, "sum"),
+                _number(fields["member"], MOST_MEMBERS),
+                _number(fields["sum"], MOST_SUMS),
                 messages,
             )
         except (KeyError, TypeError, ValueError, AttributeError, binascii.Error):
             raise ValueError("it is not the proof of a cancelled debit, or is damaged") from None
+
+
+def _number(value: object, below: int) -> int:
+    if type(value) is not int or not 0 <= value < below:
+        raise ValueError
+    return value
 
 
 def find_proof(session: Session, board: Board, member: int, number: int) -> Proof | None:
@@ -115,7 +120,7 @@ def find_proof(session: Session, board: Board, member: int, number: int) -> Proo
         except SecureError:  # whoever answers it is told why
             return None
         signed = _endorsing(session, board, number, present)
-        if member not in present.present and len(signed) >= session.terms.threshold:
+        if member not in present["present"] and len(signed) >= session.terms.threshold:
             names = ["session", board_name("present", number=number), *signed]
             return Proof(member, number, {name: board[name] for name in names})
     if board_name("total", number=number) in board:
@@ -133,23 +138,18 @@ def _n_refusals(session: Session) -> int:
     return session.terms.n_members - session.terms.threshold + session.terms.colluding + 1
 
 
-def _present(session: Session, messages: Board, number: int) -> Present:
+def _present(session: Session, messages: Board, number: int) -> Message:
     name = board_name("present", number=number)
-    return session.published(
-        name,
-        messages[name],
-        ("announced", "present"),
-        lambda fields, _, hash: Present.parse(session.terms, fields, hash),
-    )
+    return session.read(name, messages[name])
 
 
-def _endorsing(session: Session, messages: Board, number: int, present: Present) -> list[str]:
+def _endorsing(session: Session, messages: Board, number: int, present: Message) -> list[str]:
     """Names of the messages of those present who signed that set."""
     found = _valid(session, messages, "signed", number)
     return [
         name
         for index, name in found.items()
-        if index in present.present and session.owner_message(name, messages[name]).present == present.digest
+        if index in present["present"] and session.read(name, messages[name])["present"] == present.digest
     ]
 
 
@@ -160,7 +160,7 @@ def _valid(session: Session, messages: Board, kind: str, number: int) -> dict[in
         name = board_name(kind, index, number)
         if name in messages:
             try:
-                session.owner_message(name, messages[name])
+                session.read(name, messages[name])
             except SecureError:  # counts as none
                 continue
             found[index] = name

@@ -12,8 +12,8 @@ from flower_grid import FakeGrid, client
 from fedpca import Roster, SigningKey
 from fedpca.federation.flower import round as round_module
 from fedpca.federation.flower import secure_run
-from fedpca.federation.folder.board import FolderBoard
-from fedpca.secure import Record, Secrets, Session, noise_shares
+from fedpca.federation.folder.secure import SharedSession
+from fedpca.secure import CheckedBoard, Secrets, Session, noise_shares
 from fedpca.secure.owner_state import OwnerFiles
 from fedpca.secure.study import fit_of
 from fedpca.trust import Member
@@ -71,7 +71,7 @@ class SecureClub:
 
     @property
     def board(self):
-        return FolderBoard(self.server / f"secure-{1 + len(self.roster.predecessors)}", self.roster)
+        return SharedSession(self.server / f"secure-{1 + len(self.roster.predecessors)}", self.roster).board
 
     def rows(self, name):
         return np.load(self.configs[name]["source"])
@@ -83,35 +83,35 @@ class SecureClub:
             heads: of private studies, what owners have drawn, by name; see `remember_secrets`.
         """
         board = self.board
-        record = Record(Session(self.roster, board["session"]), board)
+        shown = CheckedBoard(Session(self.roster, board["session"]), board)
         fit = fit_of(self.roster)
-        if not record.has("members"):
+        if not shown.has("members"):
             return []
-        fit.begin(record.rows, 1.0)
-        for total in record.totals:
+        fit.begin(shown.rows, 1.0)
+        for total in shown.totals:
             shifts = [block.shift for block in total.blocks for _ in range(block.length)]
             expected = np.zeros(fit.next.length, dtype=np.uint64)
             for name in total.owners:
                 vector = fit.vector(iter([self.rows(name)]), np.random.default_rng(0))
                 expected += (np.asarray(vector).astype(np.int64) << shifts).view(np.uint64)
                 if heads:
-                    expected += kept_noise(record, total, heads[name])
+                    expected += kept_noise(shown, total, heads[name])
             assert np.array_equal(total.words.view(np.uint64), expected)
             assert total.rows == sum(len(self.rows(name)) for name in total.owners)
-            assert len(total.owners) >= record.terms.least
+            assert len(total.owners) >= shown.terms.least
             fit.add(total)
-        return [total.owners for total in record.totals]
+        return [total.owners for total in shown.totals]
 
 
-def kept_noise(record, total, head):
+def kept_noise(shown, total, head):
     """An owner's noise in a total: all of it, or without the surplus that it opened."""
     chain = Secrets.from_json(head["secrets"]).of_sum(total.number).surplus
-    noise = noise_shares.noise(total.blocks, record.levels, chain, 0)
-    header = json.loads(record._board[f"{total.number:02}/total"].partition(b"\n")[0])
-    first = record.levels.first_surplus(len(total.owners))
+    noise = noise_shares.noise(total.blocks, shown.levels, chain, 0)
+    header = json.loads(shown._board[f"{total.number:02}/total"].partition(b"\n")[0])
+    first = shown.levels.first_surplus(len(total.owners))
     if first is not None and head["index"] in header["opened"]:
         opened = noise_shares.element_after(chain, first)
-        noise = noise - noise_shares.noise(total.blocks, record.levels, opened, first)
+        noise = noise - noise_shares.noise(total.blocks, shown.levels, opened, first)
     return noise
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from fedpca._util.files import create_exclusive
 from fedpca.errors import NodeError, SecureError
 from fedpca.federation.flower.gate import Gate
-from fedpca.federation.folder.board import FolderBoard, board_name, file_name
-from fedpca.federation.folder.secure import visit
+from fedpca.federation.folder.secure import SharedSession
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader
+from fedpca.secure.messages import owner_of, place_of
 from fedpca.secure.rows import OwnerRows
 from fedpca.secure.session import Session
-from fedpca.secure.wire import split_name
 from fedpca.trust import Signer
 
 _VERSION = "version"  # the file that says which one is summed
@@ -68,26 +67,23 @@ class SecureNode:
         session = Session(roster, board["session"])
         copy = self._of_session(session) / "board"
         copy.mkdir(mode=0o700, exist_ok=True)
-        if strange := [name for name in board if board_name(file_name(name)) != name]:
+        if strange := [name for name in board if place_of(name) is None]:
             raise SecureError(f"a board must have messages of a session only, got {strange[0]!r:.80}.")
-        ours = FolderBoard(copy, roster)
-        ours.publish(board)
+        ours = SharedSession(copy, roster)
+        ours.board.publish(board)
         with self._gate.in_public():
-            visit(
-                copy,
-                roster,
+            ours.visit(
                 self._signer.key,
                 lambda: OwnerRows.of_reader(self._rows()),
                 self._folder,
                 ledger=None if self._privacy is None else self._privacy.open_ledger(),
                 policy=self._gate.policy,
             )
-        ours.refresh()
-        index = session.terms.ids.index(self._signer.member.id)
+        index = session.index_of(self._signer.key)
         return {
             name: contents
-            for name, contents in ours.items()
-            if name not in known and (parts := split_name(name)) is not None and parts[1] == index
+            for name, contents in ours.board.items()
+            if name not in known and owner_of(name) == index
         }
 
     def _of_session(self, session: Session) -> Path:

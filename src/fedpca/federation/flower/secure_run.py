@@ -18,11 +18,9 @@ from fedpca._util.files import remove_leftovers
 from fedpca._util.text import join_names, sanitize, utc_timestamp
 from fedpca.errors import SecureError
 from fedpca.federation.flower.round import NodeReply, Outcome, Round, array_record, failure, is_lost
-from fedpca.federation.folder.board import FolderBoard
-from fedpca.federation.folder.secure import current_round, open_session
-from fedpca.secure import Record, Session, relevant
-from fedpca.secure.study import CoordinatorStudy, fit_of
-from fedpca.secure.wire import split_name
+from fedpca.federation.folder.secure import SharedSession
+from fedpca.secure import CheckedBoard, Coordinator, relevant
+from fedpca.secure.messages import owner_of
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trust import Roster
@@ -80,12 +78,11 @@ class SecureRun:
         self.problem = ""
         folder.mkdir(mode=0o700, exist_ok=True)
         remove_leftovers(folder)
-        if FolderBoard(folder, roster).is_empty:
-            open_session(folder, roster)
-        self.board = FolderBoard(folder, roster)
-        self._session = Session(roster, self.board["session"])
-        self._study = CoordinatorStudy(roster, self.board["session"], fit_of(roster))
-        self._coordinator = self._study.coordinator
+        shared = SharedSession(folder, roster)
+        self._shared = SharedSession.new(folder, roster) if shared.board.is_empty else shared
+        self.board = self._shared.board
+        self._session = self._shared.session
+        self._coordinator = Coordinator(self._shared.progress)
         self._terms = self._session.terms
         self._grid = grid
         self._request = dict(request)
@@ -110,29 +107,33 @@ class SecureRun:
     @property
     def has_ended(self) -> bool:
         """Whether all totals are on the board."""
-        return self._study.has_ended
+        return self._coordinator.has_ended
 
     @property
     def model(self) -> Subspace:
         """The model of the session, once all totals are on the board."""
-        return self._study.model(self.board)
+        return self._shared.progress.model(self.board)
 
     @property
     def release(self) -> Summary:
         """What the model is taken from."""
-        return self._study.release(self.board)
+        return self._shared.progress.release(self.board)
 
     @property
     def not_heard_from(self) -> list[str]:
         """Members who are in no sum."""
-        heard = {owner for total in Record(self._session, self.board).totals for owner in total.owners}
-        return [member for member in self._terms.ids if member not in heard]
+        in_sums = {owner for total in self._shown.totals for owner in total.owners}
+        return [member for member in self._terms.ids if member not in in_sums]
+
+    @property
+    def _shown(self) -> CheckedBoard:
+        return CheckedBoard(self._session, self.board)
 
     @property
     def state(self) -> JSON:
         """Who takes part in the session, and who is in which sum, for summary.json."""
-        record = Record(self._session, self.board)
-        members = [*record.members.members] if record.has("members") else []
+        shown = self._shown
+        members = shown.members if shown.has("members") else ()
         return {
             "session": self._session.id,
             "state": "done" if self.has_ended else self._coordinator.state,
@@ -142,7 +143,7 @@ class SecureRun:
             "members": [self._terms.ids[index] for index in members],
             "sums": [
                 {"sum": total.name, "owners": list(total.owners), "rows": total.rows, "noise": total.noise}
-                for total in record.totals
+                for total in shown.totals
             ],
             "contributions": _NOT_VISIBLE,
             "refused": self._refused,
@@ -150,14 +151,14 @@ class SecureRun:
 
     def run(self) -> None:
         """Exchange messages until there is a model; if the run ends before, `problem` says why."""
-        new = self._study.advance(self.board)
+        new = self._coordinator.advance(self.board)
         if self.has_ended:
             return
         while not self.has_ended:
             state = self._coordinator.state
             new = new or self._exchange(state)
             for name, problem in self._coordinator.problems.items():
-                if (sender := _sender(name)) is not None:
+                if (sender := owner_of(name)) is not None:
                     self._refused[self._terms.ids[sender]] = sanitize(problem, 500)
             if not new and self._coordinator.state == state:
                 self.problem = self._shortage()
@@ -165,13 +166,13 @@ class SecureRun:
             self.board.publish(new)
             for name in new:
                 _log.info("fedpca: session %s: %s", self._session.id[:16], name)
-            new = self._study.advance(self.board)
+            new = self._coordinator.advance(self.board)
         self._announce_the_end()
         self._name_those_in_sums()
 
     def _name_those_in_sums(self) -> None:
         """Say in the reply of every node whether its rows are in the model."""
-        sums = {total.name: total.owners for total in Record(self._session, self.board).totals}
+        sums = {total.name: total.owners for total in self._shown.totals}
         for node, reply in self.replies.items():
             missed = [repr(name) for name, owners in sums.items() if reply.client not in owners]
             if reply.what == "taken" and len(missed) < len(sums):
@@ -182,10 +183,10 @@ class SecureRun:
                 self.replies[node] = replace(reply, what="waiting", reason=reason)
 
     def _shortage(self) -> str:
-        now = current_round(self.board, self._session)
         refused = "".join(f" {client!r}: {reason}" for client, reason in self._refused.items())
+        now = self._shown.waiting.describe(self._terms.ids)
         return sanitize(
-            f"too few members were there in time: the session {now.describe(self._terms)}. Run again in this "
+            f"too few members were there in time: the session {now}. Run again in this "
             "folder to go on when they are there, or in another one to begin again, which spends anew."
             + (f" Refused:{refused}" if refused else ""),
             1000,
@@ -205,7 +206,7 @@ class SecureRun:
             nonlocal found, n_tried
             if len(self.board) != n_tried and self._may_close(current):
                 n_tried = len(self.board)
-                found = self._study.advance(self.board, closing=self._is_closing())
+                found = self._coordinator.advance(self.board, closing=self._is_closing())
             return bool(found) or self._coordinator.state != state
 
         current = Round(
@@ -218,7 +219,7 @@ class SecureRun:
         if time.monotonic() >= end:
             self._silent |= {*current.no_reply}
         return found or (
-            self._study.advance(self.board, closing=True) if self._coordinator.state == state else {}
+            self._coordinator.advance(self.board, closing=True) if self._coordinator.state == state else {}
         )
 
     def _announce_the_end(self) -> None:
@@ -255,14 +256,14 @@ class SecureRun:
         """What a node needs of the board and does not have; None if nobody waits for it."""
         member, coordinator = self._member_of.get(node, _NOBODY), self._coordinator
         # Whoever is not in a sum can help to open it; and all get the end.
-        waits = member == _NOBODY or coordinator.state in ("opening", "done")
+        waits = member == _NOBODY or coordinator.state in ("opened", "done")
         if node in self._final or not (waits or self._terms.ids[member] in coordinator.waiting_for):
             return None
         needed = relevant(self.board, member)
         self._sending[node] = {*needed}
         for name in self._has.get(node, set()) - {"session"}:
             needed.pop(name, None)
-        senders = {name: _sender(name) for name in self.board}
+        senders = {name: owner_of(name) for name in self.board}
         known = [
             name for name, sender in senders.items() if sender is not None and member in (sender, _NOBODY)
         ]
@@ -302,10 +303,10 @@ class SecureRun:
             raise SecureError(f"{client!r:.80} is not a member of study {self._session.roster.study!r:.80}.")
         index = self._terms.ids.index(client)
         for name, contents in messages.items():
-            if _sender(name) != index:
+            if owner_of(name) != index:
                 raise SecureError(f"{name!r:.80} is not a message of {client!r:.80}.")
             self.board.check_size(name, len(contents))
-            self._session.owner_message(name, contents)
+            self._session.read(name, contents)
             self._heard.add(client)
         self.board.publish(messages)
         self._member_of[node] = index
@@ -319,9 +320,3 @@ def _client(message: FlowerMessage) -> str:
     if not isinstance(member, ConfigRecord):
         raise TypeError("a reply in a run of secure sums must name a member, and this one does not.")
     return str(member["client"])
-
-
-def _sender(name: str) -> int | None:
-    """The number of the member whose message has this name; None of the coordinator's."""
-    parts = split_name(name)
-    return None if parts is None else parts[1]

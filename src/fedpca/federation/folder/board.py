@@ -2,27 +2,17 @@
 
 import json
 import os
-import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedpca.errors import SecureError
 from fedpca.federation.folder.storage import Entry, LocalFolder, SkippedFile
 from fedpca.secure import wire
-from fedpca.secure.sizes import Sizes
-from fedpca.secure.wire import Board
-from fedpca.trust.roster import Roster
+from fedpca.secure.messages import KINDS, Place, board_name, place_of
 
 _CACHED = 2**20  # bytes: masked words are larger, and are read when they are needed
-_SIGNATURE = 64  # bytes
-_NAME = re.compile(
-    r"session|keyring|members|(?:keys|shares|agreed)-\d{3}"
-    r"|\d\d-(?:announced|present|total)|\d\d-(?:masked|signed|opened|refused)-\d{3}",
-    re.ASCII,
-)
 _NONSENSE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError)  # of JSON of anyone
-_NAMES = {"keyring": ("keys", ("keys",)), "members": ("members", ("keys", "shares"))}
 
 
 class FolderBoard(Mapping[str, bytes]):
@@ -35,15 +25,16 @@ class FolderBoard(Mapping[str, bytes]):
 
     Args:
         folder: a folder of this machine, or a mounted one.
-        roster: of the study: it says how large messages are.
+        n_members: of the study.
+        most_words: the length of its longest sum: with the members, it says how large messages can be.
 
     Attributes:
         skipped: files that do not count, and why.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], roster: Roster) -> None:
+    def __init__(self, folder: str | os.PathLike[str], n_members: int, most_words: int) -> None:
         self.folder = Path(folder)
-        self._sizes = Sizes.of(roster)
+        self._n_members, self._most_words = n_members, most_words
         self._storage = LocalFolder(self.folder)
         self._entries: dict[str, Entry] = {}
         self._cache: dict[str, tuple[str, bytes]] = {}  # stamps and contents of small files
@@ -58,7 +49,7 @@ class FolderBoard(Mapping[str, bytes]):
                 continue
             if not entry.is_file:
                 self.skipped.append(entry.skipped("not a regular file."))
-            elif (name := board_name(entry.name)) is None:
+            elif (name := message_name(entry.name)) is None:
                 self.skipped.append(entry.skipped("not a message of a session."))
             else:
                 self._entries[name] = entry
@@ -77,7 +68,7 @@ class FolderBoard(Mapping[str, bytes]):
         if excess := self._excess(name, entry.size):
             return excess
         words = self._announced_words(name)
-        if words is None and _is_of_words(name):
+        if words is None and _place(name).kind.size.per_word:
             return f"it follows {name[:2]}-announced, which is not there yet."
         if self._is_whole(name, entry, words or 0):
             return ""
@@ -85,19 +76,27 @@ class FolderBoard(Mapping[str, bytes]):
 
     def _excess(self, name: str, size: int) -> str:
         """Why no message of this name has so many bytes; "" if one can."""
-        most = self._sizes.most(name, self._announced_words(name))
-        if size <= most:
-            return ""
-        return f"{size} bytes are more than the {most} it can have." if most else "no member has its number."
+        if (_place(name).owner or 0) >= self._n_members:
+            return "no member has its number."
+        most = self._most_bytes(name)
+        return "" if size <= most else f"{size} bytes are more than the {most} it can have."
+
+    def _most_bytes(self, name: str) -> int:
+        words = self._announced_words(name)
+        words = self._most_words if words is None else min(words, self._most_words)
+        return _place(name).most_bytes(self._n_members, words)
 
     def check_size(self, name: str, size: int) -> None:
         """Refuse a message that is larger than one of this name can be."""
-        if excess := self._excess(name, size):
+        excess = "no message has its name." if place_of(name) is None else self._excess(name, size)
+        if excess:
             raise SecureError(f"{name!r:.80} is not a message of this study: {excess}")
 
     def _announced_words(self, name: str) -> int | None:
         """The length of the sum that masked words or a total belong to; None if it was not announced."""
-        if not _is_of_words(name) or (announced := f"{name[:2]}/announced") not in self._entries:
+        place = _place(name)
+        announced = board_name("announced", number=place.number)
+        if not place.kind.size.per_word or announced not in self._entries:
             return None
         try:
             return sum(int(block[0]) for block in json.loads(self[announced])["blocks"])
@@ -107,19 +106,33 @@ class FolderBoard(Mapping[str, bytes]):
     def _hold_back(self) -> None:
         """Leave out what the coordinator published as long as something it refers to has not arrived."""
         missing: str | None = None
-        for name in published(self._entries):
+        for name in self.published:
             needed = [name, *(self._named(name) if name in self else ())]
             missing = missing or next((other for other in needed if other not in self), None)
             if missing and name in self:
                 reason = f"it follows {file_name(missing)}, which is not there yet."
                 self.skipped.append(self._entries.pop(name).skipped(reason))
 
+    @property
+    def published(self) -> list[str]:
+        """Names of what the coordinator publishes, in order, up to the last that is there."""
+        last = max((place.number for name in self if (place := _place(name)).number is not None), default=-1)
+        own = [kind for kind in KINDS.values() if kind.by == "coordinator"]
+        return [kind.name for kind in own if not kind.of_sum] + [
+            board_name(kind.name, number=number) for number in range(last + 1) for kind in own if kind.of_sum
+        ]
+
     def _named(self, name: str) -> list[str]:
         """Owners' messages that a message of the coordinator names, and that all need."""
-        if name not in _NAMES:
+        place = _place(name)
+        field, kinds = place.kind.lists
+        if place.kind.of_sum or not kinds:
             return []
-        field, kinds = _NAMES[name]
-        return [wire.board_name(kind, index) for index in listed(self, name, field) for kind in kinds]
+        try:
+            indices = [int(item[0]) for item in json.loads(self[name])[field]]
+        except _NONSENSE:
+            return []
+        return [board_name(kind, index) for index in indices for kind in kinds]
 
     def _is_whole(self, name: str, entry: Entry, words: int) -> bool:
         """Whether a file is as long as it says, or as the sum it is the total of."""
@@ -127,12 +140,11 @@ class FolderBoard(Mapping[str, bytes]):
         end = contents.find(b"\n") + 1
         if not end:
             return False
+        kind = _place(name).kind
         try:
-            fields = json.loads(contents[:end])
-            if name.endswith("/total"):
-                payload = 8 * words
-            else:
-                payload = fields["bytes"] + _SIGNATURE if "bytes" in fields else 0
+            payload = kind.size.per_word * words
+            if kind.by == "owner":
+                payload = json.loads(contents[:end])["bytes"] + wire.SIGNATURE
             return bool(entry.size >= end + payload)
         except _NONSENSE:
             return True  # whoever reads it says what is wrong with it
@@ -148,7 +160,7 @@ class FolderBoard(Mapping[str, bytes]):
         entry = self._entries[name]
         stamp, contents = self._cache.get(name, ("", b""))
         if stamp != entry.stamp:
-            contents = self._storage.read(entry.name, self._sizes.most(name, self._announced_words(name)))
+            contents = self._storage.read(entry.name, self._most_bytes(name))
             if entry.size <= _CACHED:
                 self._cache[name] = (entry.stamp, contents)
         return contents
@@ -190,7 +202,7 @@ class FolderBoard(Mapping[str, bytes]):
     @property
     def is_empty(self) -> bool:
         """Whether there is no message, not even a part of one."""
-        return not self._entries and not any(board_name(item.file) for item in self.skipped)
+        return not self._entries and not any(message_name(item.file) for item in self.skipped)
 
     def age(self, name: str) -> float:
         """Seconds since a message was written, by the clock of the folder."""
@@ -203,27 +215,6 @@ class FolderBoard(Mapping[str, bytes]):
         return now - (self.folder / file_name(name)).stat().st_mtime
 
 
-def listed(board: Board, name: str, field: str) -> tuple[int, ...]:
-    """Numbers of the members that a message of the coordinator names; none if it is damaged."""
-    try:
-        return tuple(int(item[0]) for item in json.loads(board[name])[field])
-    except _NONSENSE:
-        return ()
-
-
-def published(names: Iterable[str]) -> list[str]:
-    """Names of what the coordinator publishes, in order, up to the last that is there."""
-    numbers = [int(name[:2]) for name in names if name[:2].isdigit()]
-    last = max(numbers, default=-1)
-    sums = [f"{number:02}/{kind}" for number in range(last + 1) for kind in ("announced", "present", "total")]
-    return ["session", "keyring", "members", *sums]
-
-
-def _is_of_words(name: str) -> bool:
-    """Whether its length is that of a sum."""
-    return "/masked/" in name or name.endswith("/total")
-
-
 def file_name(name: str) -> str:
     """The file of a message.
 
@@ -233,10 +224,17 @@ def file_name(name: str) -> str:
     return name.replace("/", "-")
 
 
-def board_name(file: str) -> str | None:
+def message_name(file: str) -> str | None:
     """The message in a file of this name; None if it is none.
 
-    >>> board_name("00-masked-003"), board_name("00-masked-003 (copy)")
+    >>> message_name("00-masked-003"), message_name("00-masked-003 (copy)")
     ('00/masked/003', None)
     """
-    return file.replace("-", "/") if _NAME.fullmatch(file) else None
+    name = file.replace("-", "/")
+    return name if "/" not in file and place_of(name) is not None else None
+
+
+def _place(name: str) -> Place:
+    place = place_of(name)
+    assert place is not None  # other files are skipped
+    return place

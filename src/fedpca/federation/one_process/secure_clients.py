@@ -7,13 +7,9 @@ from dataclasses import dataclass
 
 from fedpca.errors import SecureError
 from fedpca.privacy import Privacy
+from fedpca.secure import Coordinator, Owner, OwnerMemory, Progress, SecureSums, Session, relevant
 from fedpca.secure.fit import Fit
-from fedpca.secure.owner_state import OwnerMemory
-from fedpca.secure.record import relevant
 from fedpca.secure.rows import OwnerRows
-from fedpca.secure.session import Session
-from fedpca.secure.settings import SecureSums
-from fedpca.secure.study import CoordinatorStudy, OwnerStudy
 from fedpca.summaries.summary import Summary
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.roster import Member, Roster
@@ -64,13 +60,11 @@ class SecureClients:
         )
         session = Session.new(roster)
         self._board = {"session": session}
-        self._coordinator = CoordinatorStudy(roster, session, make_fit())
+        self._coordinator = Coordinator(Progress(Session(roster, session), make_fit()))
         self._owners = {
-            name: OwnerStudy(
-                roster,
-                session,
+            name: Owner(
+                Progress(Session(roster, session), make_fit()),
                 keys[name],
-                make_fit(),
                 own,
                 OwnerMemory(),
                 privacy=privacy,
@@ -98,9 +92,10 @@ class SecureClients:
                     f"{len(self._owners)} are left: {self._problems}"
                 )
             board |= new
-        fit = self._coordinator.fit
+        progress = self._coordinator.progress
+        fit = progress.fit
         release = next(part for part in reversed(fit.taken) if part.sum != "evaluation")
-        return SecureResult(fit, self._coordinator.model(board), release.owners, self._problems)
+        return SecureResult(fit, progress.model(board), release.owners, self._problems)
 
     def _replies(self, pool: ThreadPoolExecutor) -> dict[str, bytes]:
         """What all clients have to say now."""
