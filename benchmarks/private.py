@@ -184,13 +184,14 @@ def released(task: Task, name: str, epsilon: float, delta: float, *, seed: int, 
     from fedpca.privacy.mechanisms import build
     from fedpca.privacy.noise import ExactNoise
     from reproduction.fast_noise import FastNoise
+    from reproduction.noisy_summary import noisy_summary
 
     own = key(task.name, name, epsilon, delta, seed)
     if name in (GRAM, SKETCH):
         privacy = settings(task, name, epsilon, delta)
         mechanism = build(privacy, task.clipping, task.n_features, rank=task.rank)
         mechanism.take(task.points)
-        summary = mechanism.release(ExactNoise(own), certificate(privacy))
+        summary = noisy_summary(mechanism, ExactNoise(own), certificate(privacy))
         return task.score(summary.subspace(task.rank).components)
 
     from fedpca.paper.fpca_edge import FPCAEdge

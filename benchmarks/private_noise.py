@@ -17,7 +17,6 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.common import Array, Timing, heading, interleave, machine, number, options, table, verdict
-from benchmarks.private import certificate
 
 ENTRIES = 2**18
 VECTORS = 32
@@ -32,10 +31,11 @@ def spread(timing: Timing) -> tuple[str, str]:
 
 
 def one_mask(rounds: int) -> None:
+    from fedpca.paper.mask import SymmetricMask
     from fedpca.paper.noise import mod_sulq_beta, paper_omega
     from fedpca.privacy.calibration import analytic_sigma
     from fedpca.privacy.clipping import RADIUS
-    from fedpca.privacy.noise import ExactNoise, SymmetricMask
+    from fedpca.privacy.noise import ExactNoise
     from reproduction.fast_noise import FastNoise
 
     d = 784
@@ -79,10 +79,11 @@ def one_mask(rounds: int) -> None:
 
 
 def product(rounds: int) -> None:
+    from fedpca.paper.mask import SymmetricMask
     from fedpca.paper.streaming_mod_sulq import strips
     from fedpca.privacy.calibration import analytic_sigma
     from fedpca.privacy.clipping import RADIUS
-    from fedpca.privacy.noise import ExactNoise, SymmetricMask
+    from fedpca.privacy.noise import ExactNoise
 
     d = 4096
     sd = analytic_sigma(1.0, 1e-5) * RADIUS**2
@@ -117,27 +118,37 @@ def product(rounds: int) -> None:
 def release(rounds: int) -> None:
     """Of the sums that a client has: noise and certificate, then the eigenvectors of the noisy sum."""
     from fedpca import Privacy
-    from fedpca.privacy.clipping import Clipping
-    from fedpca.privacy.mechanisms import build
-    from fedpca.privacy.noise import ExactNoise
+    from fedpca.privacy import PrivateTracker
 
-    noise = ExactNoise(bytes(32))
-    lines = []
-    for d in (784, 2048):
-        privacy = Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False)
-        mechanism = build(privacy, Clipping(1.0), d, rank=10)
-        rows = np.random.default_rng(0).standard_normal((2 * d, d)) / np.sqrt(d)
-        mechanism.take(mechanism.clipping.points(rows))
-        promise = certificate(privacy)
-        summary = mechanism.release(noise, promise)
+    lines, peaks = [], []
+    for d in (784, 2048, 4096):
+        rows = np.random.default_rng(0).standard_normal((256, d)) / np.sqrt(d)
+
+        def tracker(rows: Array = rows) -> PrivateTracker:
+            privacy = Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False)
+            made = PrivateTracker(rows.shape[1], None, privacy)
+            made.update([rows], len(rows))
+            return made
+
+        made = tracker()
+        gc.collect()
+        tracemalloc.start()
+        made.release()
+        peaks.append((str(d), f"{tracemalloc.get_traced_memory()[1] / (8 * d**2):.2f}"))
+        tracemalloc.stop()
+        if d == 4096:
+            continue
+        summary = made.state()
         runs = {
-            "release": lambda mechanism=mechanism, promise=promise: mechanism.release(noise, promise),
+            "rows and release": lambda tracker=tracker: tracker().release(),
             "subspace(10)": lambda summary=summary: summary.subspace(10),
         }
         timings = interleave(runs, max(3, rounds // 3), budget=30.0)
         lines.extend((str(d), name, *spread(timing), timing.note) for name, timing in timings.items())
     heading("A whole release of gram, and its components")
     table(("d", "what", "ms", "quartiles", "runs"), lines)
+    heading("Traced peak of a release, its own products apart")
+    table(("d", "d x d matrices of float64"), peaks)
 
 
 def main() -> None:

@@ -101,6 +101,7 @@ def by_library(task: Task, name: str, epsilon: float, delta: float) -> Contender
     from fedpca.privacy.calibration import analytic_sigma
     from fedpca.privacy.mechanisms import build
     from reproduction.fast_noise import FastNoise
+    from reproduction.noisy_summary import noisy_summary
 
     privacy = settings(task, SKETCH if name == SKETCH else GRAM, epsilon, delta)
     if name == ZERO_OUT:
@@ -120,7 +121,8 @@ def by_library(task: Task, name: str, epsilon: float, delta: float) -> Contender
         mechanism.calibration = replace(
             calibration, sigma=scale * calibration.sigma, off_diagonal=scale * calibration.off_diagonal
         )
-        summary = mechanism.release(FastNoise(key(task.name, name, seed)), certificate(privacy))
+        noise = FastNoise(key(task.name, name, seed))
+        summary = noisy_summary(mechanism, noise, certificate(privacy))
         return task.score(summary.subspace(1).components).q
 
     if name in above:

@@ -21,6 +21,7 @@ from reproduction import published
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict
 from reproduction.datasets import synth
 from reproduction.fast_noise import FastNoise
+from reproduction.noisy_summary import noisy_summary
 from reproduction.plots import subplots
 
 PANELS = (  # rows of the plot: with the noise that the theorems require; the same as released
@@ -258,7 +259,8 @@ def release_components(rows: Array, privacy: Privacy, rank: int, rng: np.random.
     mechanism = build(privacy, clipping, rows.shape[1], rank=rank)
     mechanism.take(clipping.points(clipping.deviations(rows)))
     promise = Certificate(private=True, epsilon=privacy.epsilon, delta=privacy.delta, mu=privacy.mu)
-    return mechanism.release(ExactNoise(rng.bytes(32)), promise).subspace().components[:rank]
+    released = noisy_summary(mechanism, ExactNoise(rng.bytes(32)), promise)
+    return released.subspace().components[:rank]
 
 
 def merge_blocks(noisy: Array, rank: int, *, unit_weights: bool = False) -> Array:

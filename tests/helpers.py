@@ -14,10 +14,9 @@ import fedpca
 from fedpca import Aggregator, Moments, Subspace
 from fedpca.backend.ops import batch_slices
 from fedpca.privacy.clipping import Pairing
+from fedpca.privacy.exit import Exit
 from fedpca.privacy.mechanisms import Mechanism
 from fedpca.privacy.noise import ExactNoise
-from fedpca.privacy.preparation import Preparation
-from fedpca.privacy.search import BlockSum
 from fedpca.summaries.certificate import Secured, SecureSum
 from fedpca.summaries.rank import FixedRank
 
@@ -300,7 +299,8 @@ def secrets_in(value):
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, Mechanism | Preparation | BlockSum | Pairing | ExactNoise):
+        has_keys = isinstance(value, Exit) and value.has_keys
+        if has_keys or isinstance(value, Mechanism | Pairing | ExactNoise):
             found.append(value)
         todo += getattr(value, "__dict__", {}).values()
         todo += value.values() if isinstance(value, dict) else ()

@@ -25,7 +25,7 @@ from fedpca.privacy.clipping import Clipping, Pairing
 from fedpca.privacy.ledger import total_mu
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.mechanisms.gram import Gram
-from fedpca.privacy.steps import StepSum
+from fedpca.privacy.sums import StepSum
 from fedpca.privacy.tracker import PrivateTracker
 from reproduction.fast_noise import FastNoise
 
@@ -330,7 +330,7 @@ def test_whatever_other_owners_report_a_record_never_pays_more_than_is_promised(
         tracker = PrivateTracker(3, None, settings, scale=scale)
         try:
             while not tracker.is_prepared:
-                step = tracker._preparation().step
+                step = tracker.model.step
                 tracker.step_sum([rows], len(rows))
                 tracker.advance(any_sum(step, rng))
         except ValueError as error:

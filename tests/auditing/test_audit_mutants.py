@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedpca import Ledger, Privacy, audit
-from fedpca.privacy import clipping, evaluation, noise, schedule, steps, tracker
+from fedpca.privacy import clipping, evaluation, exit, noise, schedule, steps, sums
 from fedpca.privacy.mechanisms import base, gram, registry
 from reproduction.fast_noise import FastNoise
 
@@ -29,7 +29,7 @@ LARGE = 16.0  # mu = 2.9: where noise too small by sqrt(2) is found in the fewes
 @pytest.fixture
 def unrounded(monkeypatch):
     """Noise that is not rounded: a little of it shows less than its calibration says, if it is."""
-    monkeypatch.setattr(tracker, "ExactNoise", FastNoise)
+    monkeypatch.setattr(exit, "ExactNoise", FastNoise)
 
 
 def failing_pairs(result):
@@ -71,7 +71,7 @@ def mutate_step(monkeypatch, name, block=0, *, sensitivity):
         return replace(step, blocks=tuple(blocks))
 
     monkeypatch.setattr(module, name, wrong)
-    monkeypatch.setattr(steps, "check_total", lambda *sums: None)  # it would notice by the same number
+    monkeypatch.setattr(sums.Sum, "check", lambda *sums: None)  # it would notice by the same number
 
 
 # --- the release ---
@@ -97,14 +97,15 @@ def test_halved_noise_off_the_diagonal_is_caught(monkeypatch):
 
 
 def test_a_mask_that_copies_the_data_off_the_diagonal_is_caught(monkeypatch):
-    """The lower triangle without noise, as in a released MOD-SuLQ: whoever reads it reads the data."""
+    """What is above the diagonal without noise, as in a released MOD-SuLQ: it is the data."""
+    blocks = gram.Gram.blocks
 
-    def copying(self, matrix):
-        for rows, columns, tile in self.tiles():
-            matrix[rows, columns] += np.diag(np.diag(tile)) if rows == columns else 0.0
-        return matrix
+    def copying(self):
+        diagonal, above, *rest = blocks(self)
+        return (diagonal, above._replace(sd=1e-6 * above.sd), *rest)
 
-    monkeypatch.setattr(noise.SymmetricMask, "add_to", copying)
+    monkeypatch.setattr(gram.Gram, "blocks", copying)
+    monkeypatch.setattr(sums.Sum, "check", lambda *sums: None)
     assert "off the diagonal" in failing_pairs(audit(PRIVACY, runs=200))
 
 
@@ -292,15 +293,19 @@ def test_a_step_of_a_stream_that_is_debited_for_other_records_is_caught(monkeypa
 
 
 def test_the_same_noise_in_two_steps_is_caught(monkeypatch):
-    entries = noise.ExactNoise.entries
-    monkeypatch.setattr(noise.ExactNoise, "entries", lambda self, _, *args: entries(self, (0,), *args))
+    weighted = noise.ExactNoise.weighted
+    monkeypatch.setattr(
+        noise.ExactNoise, "weighted", lambda self, labels, *args: weighted(self, [(0,)] * len(labels), *args)
+    )
     failed = failing(monkeypatch, UNKNOWN, "many rows", runs=200)
     assert any("noise of" in pair for pair in failed)
 
 
 def test_the_same_noise_in_evaluation_and_steps_is_caught(monkeypatch):
     """One key for all purposes, and labels that do not tell them apart."""
-    noises, entries = tracker._noise, noise.ExactNoise.entries
-    monkeypatch.setattr(tracker, "_noise", lambda key, purpose, bound_to: noises(key, "", bound_to))
-    monkeypatch.setattr(noise.ExactNoise, "entries", lambda self, _, *args: entries(self, (0,), *args))
+    derived, entries = exit._derived, noise.ExactNoise.weighted
+    monkeypatch.setattr(exit, "_derived", lambda key, purpose: derived(key, b""))
+    monkeypatch.setattr(
+        noise.ExactNoise, "weighted", lambda self, labels, *args: entries(self, [(0,)] * len(labels), *args)
+    )
     assert failing(monkeypatch, replace(UNKNOWN, bound=5.0), "no center", runs=200)

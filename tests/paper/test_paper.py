@@ -14,6 +14,7 @@ from fedpca.paper import streaming_mod_sulq as module
 from fedpca.paper.adjust_rank import adjust_rank, adjust_rank_as_printed
 from fedpca.paper.federated_pca import federated_pca, federated_pca_as_printed
 from fedpca.paper.fpca_edge import FPCAEdge, fpca_edge_as_printed
+from fedpca.paper.mask import SymmetricMask
 from fedpca.paper.mod_sulq import mod_sulq
 from fedpca.paper.noise import (
     analytic_minimum_batch,
@@ -27,7 +28,7 @@ from fedpca.paper.noise import (
 from fedpca.paper.streaming_mod_sulq import streaming_mod_sulq, streaming_mod_sulq_as_printed, strips
 from fedpca.privacy.calibration import SENSITIVITY, analytic_sigma, delta_of, epsilon_of, mu_of
 from fedpca.privacy.clipping import RADIUS, clipped
-from fedpca.privacy.noise import ExactNoise, SymmetricMask
+from fedpca.privacy.noise import ExactNoise
 from fedpca.trackers import Block
 from reproduction.fast_noise import FastNoise
 
@@ -120,6 +121,29 @@ def test_strips_are_the_columns_of_the_mask(source, n_features):
     columns = [strip for _, strip in strips(mask)]
     assert all(strip.shape[1] <= 256 for strip in columns)
     np.testing.assert_array_equal(np.concatenate(columns, axis=1), mask.dense())
+
+
+@pytest.mark.parametrize("source", [ExactNoise(KEY), FastNoise(KEY)], ids=["exact", "fast"])
+@pytest.mark.parametrize("n_features", [1, 2, 255, 256, 257, 600])
+def test_tiles_and_products_are_of_one_symmetric_mask(source, n_features):
+    mask = SymmetricMask(source, n_features, 1000.0, 600.0, (3,))
+    dense = mask.dense()
+    np.testing.assert_array_equal(dense, dense.T)
+    np.testing.assert_array_equal(mask.add_to(np.ones(dense.shape)), dense + 1)
+
+
+def test_a_mask_has_the_standard_deviations_asked_for():
+    dense = SymmetricMask(ExactNoise(KEY), 900, 1000.0, 600.0).dense()
+    upper = dense[np.triu_indices(900, 1)]
+    assert np.diag(dense).std() == pytest.approx(1000, rel=0.1)
+    assert upper.std() == pytest.approx(600, rel=0.01)
+    assert abs(np.corrcoef(upper[:-1], upper[1:])[0, 1]) < 0.01
+    assert np.abs(np.linalg.eigvalsh(dense)).max() == pytest.approx(2 * 30 * 600, rel=0.05)  # the edge
+
+
+def test_masks_with_other_labels_are_other_masks():
+    one, other = (SymmetricMask(ExactNoise(KEY), 40, 1e4, 1e4, (label,)).dense() for label in (0, 1))
+    assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.1
 
 
 def test_every_block_has_noise_of_its_own():

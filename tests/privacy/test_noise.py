@@ -17,9 +17,8 @@ from secure_sessions import secure_roster
 
 from fedpca import Privacy, PrivatePCA
 from fedpca.privacy import noise as module
-from fedpca.privacy.noise import CorrelatedNoise, ExactNoise, SymmetricMask
+from fedpca.privacy.noise import ExactNoise
 from fedpca.secure import Secrets, Session
-from reproduction.fast_noise import FastNoise
 
 KEY = bytes(range(32))
 
@@ -173,32 +172,9 @@ def test_noise_too_large_to_be_exact_is_refused():
         ExactNoise(KEY).entries((0,), 1, 1e15)
 
 
-@pytest.mark.parametrize("source", [ExactNoise(KEY), FastNoise(KEY)], ids=["exact", "fast"])
-@pytest.mark.parametrize("n_features", [1, 2, 255, 256, 257, 600])
-def test_tiles_and_products_are_of_one_symmetric_mask(source, n_features):
-    mask = SymmetricMask(source, n_features, 1000.0, 600.0, (3,))
-    dense = mask.dense()
-    np.testing.assert_array_equal(dense, dense.T)
-    np.testing.assert_array_equal(mask.add_to(np.ones(dense.shape)), dense + 1)
-
-
-def test_a_mask_has_the_standard_deviations_asked_for():
-    dense = SymmetricMask(ExactNoise(KEY), 900, 1000.0, 600.0).dense()
-    upper = dense[np.triu_indices(900, 1)]
-    assert np.diag(dense).std() == pytest.approx(1000, rel=0.1)
-    assert upper.std() == pytest.approx(600, rel=0.01)
-    assert abs(np.corrcoef(upper[:-1], upper[1:])[0, 1]) < 0.01
-    assert np.abs(np.linalg.eigvalsh(dense)).max() == pytest.approx(2 * 30 * 600, rel=0.05)  # the edge
-
-
-def test_masks_with_other_labels_are_other_masks():
-    one, other = (SymmetricMask(ExactNoise(KEY), 40, 1e4, 1e4, (label,)).dense() for label in (0, 1))
-    assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.1
-
-
 def test_correlated_noise_is_the_rounded_sum_of_real_gaussians_not_a_sum_of_rounded_ones():
     weights, sd, source = [0.3125, 0.5, 1.0], 3.0, ExactNoise(KEY)
-    drawn = CorrelatedNoise(source, weights).entries((5,), 300, sd)
+    drawn = source.weighted([(release, 5) for release in range(3)], weights, 300, sd)
     streams = [words_of(source, (release, 5), 300) for release in range(3)]
     np.testing.assert_array_equal(drawn, np.rint(drawn))
     for index in range(300):
@@ -216,9 +192,10 @@ def test_correlated_noise_is_the_rounded_sum_of_real_gaussians_not_a_sum_of_roun
 
 @pytest.mark.parametrize("weights", [[1.0], [0.3125, 0.5, 1.0]])
 def test_the_careful_path_agrees_for_sums_too(weights, monkeypatch):
-    fast = CorrelatedNoise(ExactNoise(KEY), weights).entries((5,), 100, 1e8)
+    labels = [(release, 5) for release in range(len(weights))]
+    fast = ExactNoise(KEY).weighted(labels, weights, 100, 1e8)
     monkeypatch.setattr(module, "_ABSOLUTE", 1.0)
-    np.testing.assert_array_equal(CorrelatedNoise(ExactNoise(KEY), weights).entries((5,), 100, 1e8), fast)
+    np.testing.assert_array_equal(ExactNoise(KEY).weighted(labels, weights, 100, 1e8), fast)
 
 
 def test_keys_of_two_draws_differ_without_the_keys_of_the_tests(monkeypatch):

@@ -390,9 +390,9 @@ def test_gaps_of_a_row_are_filled_the_same_whoever_else_has_gaps(no_noise):
     pca = PrivatePCA(2, **nearly_noiseless(releases=2).settings).partial_fit(rows)
     pca.release()
     gappy = np.where(np.random.default_rng(0).uniform(size=rows.shape) < 0.1, np.nan, rows)
-    fill, clipping = pca._source._fill_gaps, pca._source._stage.clipping
-    alone = np.concatenate([fill(row[None].copy(), clipping) for row in gappy])
-    np.testing.assert_array_equal(fill(gappy, clipping), alone)
+    fill = pca._source.model.fill_gaps
+    alone = np.concatenate([fill(row[None].copy()) for row in gappy])
+    np.testing.assert_array_equal(fill(gappy), alone)
 
 
 @pytest.mark.parametrize(
@@ -417,11 +417,11 @@ def test_a_row_without_any_entry_stays_at_the_center_after_a_release(no_noise):
     pca = PrivatePCA(2, **nearly_noiseless(releases=2, adjacency="zero-out").settings).partial_fit(rows)
     pca.release()
     source, empty = pca._source, np.full((1, 4), np.nan)
-    clipping = source._stage.clipping
-    before = source._stage._mechanism.statistic()
+    clipping = source.clipping
+    before = source._summing.total()
     pca.partial_fit(np.concatenate([np.full((3, 4), np.nan), [[np.inf] * 4]]))
-    np.testing.assert_array_equal(source._stage._mechanism.statistic(), before)
-    assert np.isnan(source._fill_gaps(clipping.deviations(empty), clipping)).all()
+    np.testing.assert_array_equal(source._summing.total(), before)
+    assert np.isnan(source.model.fill_gaps(clipping.deviations(empty))).all()
 
 
 # --- what is released is the right thing ---
@@ -704,7 +704,10 @@ def test_rounds_of_private_steps_come_in_order():
     for wrong, match in (
         (lambda: pca.step_sum(rows), "call advance first"),
         (lambda: pca.partial_fit(rows), "rounds of private steps are not complete"),
-        (lambda: pca.advance(replace(summed, total=np.zeros(3))), r"sums 'lengths and spread', 602 numbers"),
+        (
+            lambda: pca.advance(replace(summed, total=np.zeros(3))),
+            r"'lengths and spread', 602 numbers",
+        ),
         (lambda: pca.advance(replace(summed, step="mean")), "all owners must take the same steps"),
         (lambda: pca.advance(replace(summed, radius=3.0)), "all owners must have the same settings"),
         (lambda: pca.advance(replace(summed, total=spoiled)), "must be finite"),

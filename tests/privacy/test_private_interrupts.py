@@ -100,7 +100,7 @@ def test_a_release_that_fails_ends_the_stream(settings, monkeypatch):
         with pytest.raises(MemoryError):
             pca.release()
     for call in (lambda: pca.partial_fit(MORE), pca.release):
-        with pytest.raises(RuntimeError, match="an earlier release was interrupted"):
+        with pytest.raises(RuntimeError, match=r"the noise of .* was interrupted"):
             call()
 
 

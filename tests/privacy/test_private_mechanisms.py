@@ -1,6 +1,5 @@
 """Mechanisms: exact sums of clipped rows, the sensitivities claimed, the right noise on each statistic."""
 
-from dataclasses import replace
 from math import sqrt
 from typing import get_args
 
@@ -19,6 +18,7 @@ from fedpca.privacy.mechanisms.sketch import Sketch, _nystrom, sketch_size
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
+from reproduction.noisy_summary import noisy_summary
 
 CERTIFICATE = Certificate(private=False, epsilon=1.0, delta=1e-5, mu=0.3)
 
@@ -160,7 +160,7 @@ def test_gram_without_noise_is_the_scatter_of_clipped_rows(center):
     m = mechanism(privacy, 10, center=center)
     for part in np.array_split(rows, 7):
         m.take(m.clipping.points(m.clipping.deviations(part)))
-    released = m.release(NoNoise(), CERTIFICATE)
+    released = noisy_summary(m, NoNoise(), CERTIFICATE)
     deviations = rows - (0.0 if center is None else center)
     deviations *= np.minimum(1, 2.0 / np.linalg.norm(deviations, axis=1))[:, None]
     np.testing.assert_allclose(released.scatter, deviations.T @ deviations, atol=1e-3 * 200 * 4)
@@ -190,7 +190,7 @@ def test_a_joint_release_corrects_the_center(name):
         Privacy(1e9, 0.5, 3.0, mechanism=name, center=None, evaluate=False), 10, center=center, joint=True
     )
     m.take(m.clipping.points(m.clipping.deviations(rows)))
-    released = m.release(NoNoise(), CERTIFICATE)
+    released = noisy_summary(m, NoNoise(), CERTIFICATE)
     deviations = rows - rows.mean(axis=0)
     np.testing.assert_allclose(released.mean, rows.mean(axis=0), atol=1e-3)
     np.testing.assert_allclose(released.scatter, deviations.T @ deviations, atol=0.2)
@@ -200,7 +200,7 @@ def test_the_noise_of_a_release_is_what_its_calibration_says():
     privacy = Privacy(1.0, 1e-5, 3.0, center=None, evaluate=False)
     m = mechanism(privacy, 300)
     m.take(np.zeros((5, 300)))
-    noise = m.release(ExactNoise(bytes(32)), CERTIFICATE).scatter / 3.0**2
+    noise = noisy_summary(m, ExactNoise(bytes(32)), CERTIFICATE).scatter / 3.0**2
     calibration = m.calibration
     assert calibration.mu <= privacy.mu * (1 + 1e-12)
     assert np.diag(noise).std() == pytest.approx(calibration.sigma, rel=0.15)
@@ -219,7 +219,7 @@ def test_sketch_without_noise_finds_the_directions():
     assert m._omega.shape == (60, sketch_size(3, 60)) == (60, 32)
     nearly_none = Privacy(1e9, 0.5, 1.0, mechanism="sketch", center=None, evaluate=False)
     m.calibration = calibrate(nearly_none)  # a shift of next to nothing
-    released = m.release(NoNoise(), CERTIFICATE).truncate(3)
+    released = noisy_summary(m, NoNoise(), CERTIFICATE).truncate(3)
     exact = Subspace.from_rows(rows, 3, center=False)
     assert np.linalg.norm(released.components @ exact.components.T) ** 2 / 3 > 0.99
     np.testing.assert_allclose(released.singular_values, exact.singular_values, rtol=0.35)  # clipped: smaller
@@ -232,7 +232,7 @@ def test_a_sketch_of_noise_alone_shows_nothing(n_features):
     for seed in range(100 if n_features < 40 else 10):
         m = mechanism(privacy, n_features, rank=1)
         m.take(np.zeros((5, n_features)))
-        released = m.release(ExactNoise(bytes([seed]) * 32), CERTIFICATE)
+        released = noisy_summary(m, ExactNoise(bytes([seed]) * 32), CERTIFICATE)
         edge = m.calibration.sigma * m.radius * (sqrt(n_features) + sqrt(m.size))
         assert (released.singular_values**2 < 2 * edge).all()
         shown += released.rank > 0
@@ -245,8 +245,8 @@ def test_the_edge_of_a_sketch_grows_with_the_noise_of_its_reports(report):
     for seed in range(20):
         m = mechanism(privacy, 40)
         m.take(np.zeros((5, 40)))
-        noise = Schedule(4).noise(ExactNoise(bytes([seed]) * 32), report)
-        assert m.release(noise, replace(CERTIFICATE, report=report, planned=4)).rank == 0
+        noise = ExactNoise(bytes([seed]) * 32)
+        assert noisy_summary(m, noise, CERTIFICATE, reports=report).rank == 0
 
 
 def test_noise_that_outweighs_the_shift_of_a_sketch_does_not_explode():

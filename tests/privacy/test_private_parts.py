@@ -5,8 +5,8 @@ import pytest
 
 from fedpca import FederatedPCA, Privacy, PrivatePCA, SecureSums, fit_files
 from fedpca.auditing.distinguish import distinguish
-from fedpca.federation.engines import private_parts
 from fedpca.federation.engines.private_parts import PrivateParts, added
+from fedpca.privacy import exit
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.readers import open_rows
 
@@ -25,8 +25,7 @@ def noisy_sum(rows, privacy, monkeypatch):
     task = parts.task
     total = added([task.part_sum([part], number) for number, part in enumerate(places)])
     seen = []
-    monkeypatch.setattr(parts._fit, "add", lambda given: seen.append(given.values))
-    monkeypatch.setattr(parts._ledger, "complete", lambda entry: None)
+    monkeypatch.setattr(parts._machine, "add", lambda given, receipt: seen.append(given.total))
     parts.add(total)
     return seen[0], total.values
 
@@ -64,11 +63,11 @@ def test_the_total_of_all_parts_keeps_its_promise(monkeypatch):
 @pytest.mark.audit
 @pytest.mark.filterwarnings("ignore:delta")
 def test_less_noise_is_caught(monkeypatch):
-    class Halved(private_parts.ExactNoise):
-        def entries(self, *arguments):
-            return np.rint(super().entries(*arguments) / 2)
+    class Halved(exit.ExactNoise):
+        def weighted(self, *arguments):
+            return np.rint(super().weighted(*arguments) / 2)
 
-    monkeypatch.setattr(private_parts, "ExactNoise", Halved)
+    monkeypatch.setattr(exit, "ExactNoise", Halved)
     assert not audited(monkeypatch)[2]
 
 

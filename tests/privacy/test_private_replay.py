@@ -102,7 +102,7 @@ def test_a_round_that_began_here_ends_here():
     begun.advance(sums[0])
     with pytest.raises(ValueError, match="call step_sum first"):
         begun.advance(sums[1])  # never by accident
-    with pytest.raises(ValueError, match="this round sums 'scales'"):
+    with pytest.raises(ValueError, match="must be that of 'scales'"):
         begun.replay(sums[0], paid=False)
     with pytest.raises(ValueError, match="must be finite"):
         begun.replay(StepSum("scales", np.full(484, np.nan), 10), paid=False)
@@ -130,29 +130,29 @@ def test_honest_sums_pass_and_others_do_not(adjacency):
     alone, judge = tracker(None, adjacency=adjacency), tracker(None, adjacency=adjacency)
     while not alone.is_prepared:
         own = alone.step_sum([rows], len(rows))
-        judge.check_sum(own)
+        judge.model.check_own(own)
         if own.step != "rows":
             with pytest.raises(ValueError, match="rows and noise have at most"):
-                judge.check_sum(replace(own, total=own.total + 1e9))
+                judge.model.check_own(replace(own, total=own.total + 1e9))
             with pytest.raises(ValueError, match="whole numbers"):
-                judge.check_sum(replace(own, total=own.total + 0.5))
+                judge.model.check_own(replace(own, total=own.total + 0.5))
         with pytest.raises(ValueError, match=f"must be that of {own.step!r}"):
-            judge.check_sum(replace(own, total=np.zeros(3)))
+            judge.model.check_own(replace(own, total=np.zeros(3)))
         with pytest.raises(ValueError, match="must be of rows clipped to"):
-            judge.check_sum(replace(own, radius=own.radius + 1))
-        judge.check_sum(replace(own, radius=own.radius * (1 + 1e-15)))  # rounded on another machine
+            judge.model.check_own(replace(own, radius=own.radius + 1))
+        judge.model.check_own(replace(own, radius=own.radius * (1 + 1e-15)))  # rounded on another machine
         with pytest.raises(ValueError, match="one owner with 1 to"):
-            judge.check_sum(replace(own, n_rows=0))
+            judge.model.check_own(replace(own, n_rows=0))
         alone.advance(own)
         judge.replay(own, paid=False)
     with pytest.raises(ValueError, match="nothing to find"):
-        judge.check_sum(own)
+        judge.model.check_own(own)
     alone.update([rows], len(rows))
     model = alone.release().subspace(2)
     own = alone.evaluation_sum([rows], len(rows), model)
-    judge.check_evaluation_sum(own, model)
+    judge.model.evaluation_sum(model).check_own(own)
     with pytest.raises(ValueError, match="rows and noise have at most"):
-        judge.check_evaluation_sum(replace(own, total=10 * own.total + 1e12), model)
+        judge.model.evaluation_sum(model).check_own(replace(own, total=10 * own.total + 1e12))
     assert judge.evaluation(own, model) == alone.evaluation(own, model)
 
 
@@ -163,9 +163,8 @@ def test_thresholds_know_the_noise_of_those_who_sent_a_sum():
     for _ in range(200):
         judge = tracker(None)
         judge.replay(StepSum("rows", np.zeros(0), 3000, noise=1.0), paid=False)
-        step = judge._stage.preparation.step
-        sd = judge._stage.preparation._sd(step, 0, judge._stage.preparation._mu * sqrt(step.share))
-        noise = np.rint(rng.normal(scale=sd * sqrt(50), size=step.length))
+        step = judge.model.next
+        noise = np.rint(rng.normal(scale=step.blocks[0].sd * sqrt(50), size=step.length))
         judge.replay(StepSum("scales", noise, 3000, noise=50.0), paid=False)
-        found += np.isfinite(judge._stage.preparation._clipping.scale).any()
+        found += np.isfinite(judge.model.clipping.scale).any()
     assert found <= 2

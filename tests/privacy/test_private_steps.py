@@ -27,12 +27,13 @@ from fedpca.errors import SummaryRejected
 from fedpca.privacy import StepSum, steps
 from fedpca.privacy.calibration import ROUNDING, mu_of
 from fedpca.privacy.clipping import MAX_ROWS, RADIUS, Clipping, Pairing
-from fedpca.privacy.evaluation import PrivateEvaluation
+from fedpca.privacy.evaluation import Energies
+from fedpca.privacy.exit import Exit
 from fedpca.privacy.mechanisms import MECHANISMS as KNOWN
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.schedule import Schedule
-from fedpca.privacy.search import BlockSum, Found
+from fedpca.privacy.search import Found
 from fedpca.privacy.search_plan import SearchRule
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.certificate import Certificate
@@ -151,11 +152,8 @@ def drawn_in(row, radius):
 
 def summed(block, rows, cuts=()):
     """What a block makes of rows without noise, in parts."""
-    total = BlockSum(block, InOrder())
-    for part in np.split(np.asarray(rows), sorted(cuts)):
-        total.take(Clipping(1.0).deviations(part))
-    total.flush()
-    return total.total
+    step = steps.Step("mean", (block,)).announced(1.0, "replace-one", Clipping(1.0))
+    return step.vector(np.split(np.asarray(rows), sorted(cuts)), InOrder())
 
 
 CUTS = [(), (1,), (1, 2, 3), (7, 19)]
@@ -292,7 +290,7 @@ def test_the_sums_that_an_owner_sends_are_those(settings, in_order, no_noise):
     else:
         assert names == ["rows", "lengths and spread", *["mean"] * (len(names) - 2)]
         sizes = sorted(map(length, pairs_of(table)))
-    clipping = pca._source._stage.clipping
+    clipping = pca._source.clipping
     np.testing.assert_array_equal(0.0 if clipping.center is None else clipping.center, center)
     assert sizes[int(0.8 * len(sizes))] < clipping.bound
     short, t = 0.25 * np.median(sizes), np.sqrt(5) / (pca._source.privacy.mu * 3000)
@@ -492,7 +490,7 @@ def owner_at(step):
     center = None if step == "radius" else "private"
     pca = PrivatePCA(1, epsilon=8.0, delta=1e-5, center=center)
     pca.advance(pca.step_sum(FEW))
-    while pca._source._stage.preparation.step.name != step:
+    while pca._source.model.step.name != step:
         pca.advance(pca.step_sum(FEW))
     return pca
 
@@ -513,14 +511,15 @@ def test_a_round_interrupted_at_any_line_draws_its_noise_once(step, drawn):
         try:
             pca.step_sum(FEW)
         except (RuntimeError, ValueError) as refusal:
-            kinds.add("interrupted" if "interrupted" in str(refusal) else str(refusal))
+            kinds.add("interrupted" if "interrupted" in str(refusal) else str(refusal).split(" cost ")[0])
         else:
             kinds.add("made now")
             assert not first  # nothing was drawn before
         assert len(drawn) == len(set(drawn))
     assert at > 40
     not_complete = "a round of private steps is not complete: call advance first."
-    assert {"interrupted", "made now"} <= kinds <= {"interrupted", "made now", not_complete}
+    paid_before = "the release would"  # debited, and not drawn
+    assert {"interrupted", "made now"} <= kinds <= {"interrupted", "made now", not_complete, paid_before}
 
 
 def test_a_round_that_ends_is_interrupted_at_any_line_and_ends_once():
@@ -624,7 +623,7 @@ def far_apart(n_owners=3, n_rows=1500):
 def test_owners_who_share_steps_clip_alike_and_their_releases_merge(settings):
     tables = far_apart()
     owners = rounds(owners_of(tables, **settings), tables)
-    clippings = [owner._source._stage.clipping for owner in owners]
+    clippings = [owner._source.clipping for owner in owners]
     assert clippings[0].bound is not None
     for clipping in clippings[1:]:
         assert (clipping.bound, clipping.pairs) == (clippings[0].bound, False)
@@ -653,7 +652,7 @@ def test_without_noise_shared_steps_find_what_one_owner_of_all_rows_finds(no_noi
     tables = [rows[:3000], rows[3000:]]
     together = rounds(owners_of(tables), tables)
     (alone,) = rounds(owners_of([rows]), [rows])
-    one, other = together[0]._source._stage.clipping, alone._source._stage.clipping
+    one, other = together[0]._source.clipping, alone._source.clipping
     # Two owners' noise is more, so that less of it can be accepted: by 2^0.45, or 2^0.225 in length.
     assert other.bound / 2**0.225 * 0.97 < one.bound <= other.bound * 1.02
     np.testing.assert_allclose(one.center, other.center, atol=1e-3)
@@ -697,7 +696,7 @@ def test_an_owner_who_comes_later_takes_what_was_found_as_public():
     rounds(owners, tables[:2])
     releases = [owner.partial_fit(rows).release() for owner, rows in zip(owners, tables[:2], strict=True)]
     public = replace(owners[0].privacy_, evaluate=False)
-    clipping = owners[0]._source._clipping
+    clipping = owners[0]._source.clipping
     assert (public.bound, public.center) == (clipping.bound, tuple(clipping.center))
     late = PrivatePCA(2, **public.settings).fit(tables[2])
     assert [entry.mechanism for entry in late.ledger_.entries] == ["gram"]  # all of it on the release
@@ -763,9 +762,9 @@ def test_evaluations_of_rows_clipped_to_different_lengths_do_not_add_up():
         sums.append(pca.partial_fit(rows).evaluation_sum(rows, model))
     with pytest.raises(ValueError, match="clipped to the same length add up"):
         StepSum.pooled(sums)
-    with pytest.raises(ValueError, match="same model"):
+    with pytest.raises(ValueError, match="must be of rows clipped to 3"):
         pca.evaluation(sums[0], model)
-    with pytest.raises(ValueError, match="same model"):
+    with pytest.raises(ValueError, match="must be that of 'evaluation'"):
         pca.evaluation(sums[1], model.truncate(1))
 
 
@@ -946,10 +945,11 @@ def evaluations(radius, adjacency, pairs, n_runs=1000):
     found = Found(Clipping(None, pairs=pairs), radius)
     results = []
     for run in range(n_runs):
-        noise = FastNoise(run.to_bytes(32, "little"))
-        ledger = Ledger(epsilon=2.0, delta=1e-5)
-        private = PrivateEvaluation(privacy, found, noise, InOrder(), ledger)
-        results.append(private.result(private.sum_rows([LONG], 1600, MODEL), MODEL))
+        energies = Energies(privacy, found)
+        announced = energies.sum(MODEL)
+        noise = FastNoise(run.to_bytes(32, "little")).entries((0,), announced.length, announced.blocks[0].sd)
+        noisy = announced.vector([LONG], InOrder()) + noise
+        results.append(energies.result(announced.of(noisy, 1600), MODEL))
     (block,) = steps.evaluation(MODEL, radius, 0.05, of_pairs=pairs).blocks
     *energies, rest, beyond = summed(block, LONG) / RADIUS**2 * (2 if pairs else 1)
     return results, np.array(energies) * radius**2, rest * radius**2, 2 * beyond / 1600
@@ -1079,7 +1079,7 @@ def test_copies_and_pickles_hold_nothing_secret(settings):
     if "private" in (pca.bound, pca.center):
         rounds([pca], [rows])
     pca.partial_fit(rows).release()
-    keys = [secret.key for secret in secrets_in(pca) if isinstance(secret, ExactNoise)]
+    keys = [key for kept in secrets_in(pca) if isinstance(kept, Exit) for key in kept._keys.values()]
     assert keys != []  # an evaluation may come, and more releases
     stored = pickle.dumps(pca)
     assert not any(key in stored for key in keys)

@@ -7,9 +7,8 @@ import pytest
 
 from fedpca import Privacy, PrivatePCA
 from fedpca.metrics import affinity
-from fedpca.privacy.clipping import RADIUS, Clipping, clipped
-from fedpca.privacy.mechanisms import build
-from fedpca.privacy.noise import ExactNoise, SymmetricMask
+from fedpca.privacy.clipping import RADIUS, clipped
+from fedpca.privacy.noise import ExactNoise
 from fedpca.secure.fit import PrivateFit
 from fedpca.secure.plain_fit import PlainFit
 
@@ -175,31 +174,6 @@ def test_the_sum_over_owners_is_that_of_one_pool_exactly():
     (diagonal, above), announced = fits[0].next.blocks, fits[0].next
     assert diagonal[1] == pytest.approx(np.sqrt(2) / announced.mu * RADIUS**2)
     assert above[1] == pytest.approx(1 / announced.mu * RADIUS**2)
-
-
-@pytest.mark.parametrize("mechanism", ["gram", "sketch"])
-@pytest.mark.parametrize("joint", [True, False])
-def test_a_release_and_a_total_with_the_same_noise_are_the_same_summary(mechanism, joint):
-    rows, noise = spread_rows(), ExactNoise(bytes(range(32)))
-    privacy = Privacy(epsilon=4.0, delta=1e-5, mechanism=mechanism)
-    clipping = Clipping(10.0, rows.mean(axis=0))
-    certificate = PrivatePCA(3, **privacy.settings).fit(rows)
-    certificate = certificate.subspace_.certificate
-    one = build(privacy, clipping, 12, rank=3, joint=joint)
-    one.take(clipping.points(clipping.deviations(rows)))
-    parts = []
-    for block in one.blocks()[: 2 if mechanism == "gram" else 1]:
-        parts.append(np.zeros(block.length) if parts else noise.entries((2,), block.length, block.sd))
-    if mechanism == "gram":
-        (_, on, _), (_, off, _), *_ = one.blocks()
-        mask = SymmetricMask(noise, 12, on, off).dense()
-        parts = [np.diag(mask), mask[np.triu_indices(12, 1)]]
-    if joint:
-        parts.append(noise.entries((1,), 12, one.blocks()[-1].sd))
-    released = one.release(noise, certificate)
-    total = one.statistic() + np.concatenate(parts)
-    empty = build(privacy, clipping, 12, rank=3, joint=joint)
-    assert empty.summary_of(total, count=3000, noise=1.0, certificate=certificate) == released
 
 
 def test_a_certificate_states_the_noise_that_is_in_the_total():

@@ -5,7 +5,6 @@ owners: what they report leads every run along the path that is wanted, and what
 and noise, is looked at.
 """
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Literal, NamedTuple
@@ -14,9 +13,10 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.ledger import Ledger, total_mu
-from fedpca.privacy.search import Found
+from fedpca.privacy.model import PrivateModel
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import DYADIC, HIGHEST, LOWEST, Histogram, Step, StepSum
+from fedpca.privacy.steps import DYADIC, HIGHEST, LOWEST, Histogram, Step
+from fedpca.privacy.sums import StepSum
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.subspace import Subspace
 
@@ -126,7 +126,6 @@ class Run:
     Attributes:
         blocks: all that was seen.
         pairs: whether differences of pairs were released.
-        steps: of a stream.
         scale: what features were divided by, in rounds; 1 for nothing.
         radius: that of the evaluation, if there is one.
         promised: the mu that the ledger was debited for the row in question.
@@ -138,16 +137,15 @@ class Run:
         self._ledger = Ledger(epsilon=case.privacy.epsilon, delta=case.privacy.delta)
         privacy = replace(case.privacy, ledger=self._ledger)
         self._tracker = PrivateTracker(len(row), None, privacy, scale=case.scale)
+        assert self._tracker.model is not None
+        self._model: PrivateModel = self._tracker.model
         self.blocks: list[Block] = []
-        self.steps: list[tuple[Step, StepSum]] = []
         self.pairs = False
         self.scale: Array | float = 1.0
         self.radius = 0.0
         ended = False
         if case.owners is not None:
             ended = self._go_rounds(case.owners)
-        elif not self._tracker.is_prepared:
-            overhear(self._tracker, self.steps)
         if not ended:
             self._release()
             self._evaluate()
@@ -161,8 +159,8 @@ class Run:
     def _go_rounds(self, owners: Owners) -> bool:
         """All rounds of private steps, or those up to the block that is looked at; whether there was one."""
         while not self._tracker.is_prepared:
-            preparation, before = self._tracker._preparation(), len(self._ledger.entries)
-            step, scale = preparation.step, preparation._clipping.scale
+            before = len(self._ledger.entries)
+            step, scale = self._model.step, self._model.clipping.scale
             assert step is not None
             self.scale = 1.0 if scale is None else scale
             summed = self._tracker.step_sum([self._rows], len(self._rows))
@@ -193,39 +191,18 @@ class Run:
         assert release.certificate is not None
         self.pairs = "pairs" in (release.certificate.clipping or "")
         if (step := self._case.step) is not None:
-            taken = (summed.total for known, summed in self.steps if known.name == step.name)
+            taken = (summed.total for known, summed in self._model.taken if known.name == step.name)
             self._add_blocks(step, next(taken, np.zeros(step.length)), 0.0)
         self.blocks.append(Block(RELEASE, np.concatenate(seen), self._debited(before)))
 
     def _evaluate(self) -> None:
         """Along public directions: those in which the row shows."""
-        if (evaluation := self._tracker._evaluation) is None:
+        if self._model.found is None or not self._model.can_evaluate:
             return
-        self.radius = evaluation._found.radius
+        self.radius = self._model.found.radius
         case, before = self._case, len(self._ledger.entries)
         ones = np.ones(2)
         model = Subspace(case.look, ones, case.center, float(ROWS), 2.0)
         total = self._tracker.evaluation_sum([self._rows], len(self._rows), model).total
         name = f"{EVALUATION} of pairs" if self.pairs else EVALUATION
         self.blocks.append(Block(name, total, self._debited(before)))
-
-
-def overhear(tracker: PrivateTracker, steps: list[tuple[Step, StepSum]]) -> None:
-    """Note the steps of a stream with their noisy sums, of which nobody else hears."""
-    preparation = tracker._preparation()
-    preparation._search = _noted(preparation._search, steps)
-    next(preparation._search)
-
-
-def _noted(
-    search: Generator[Step, StepSum, Found], steps: list[tuple[Step, StepSum]]
-) -> Generator[Step, StepSum, Found]:
-    """A search that has begun already."""
-    summed: StepSum = yield None  # type: ignore[misc]
-    while True:
-        try:
-            step = search.send(summed)
-        except StopIteration as end:
-            return end.value
-        summed = yield step
-        steps.append((step, summed))

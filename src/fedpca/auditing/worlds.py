@@ -11,11 +11,10 @@ from math import sqrt
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.auditing.run import EVALUATION, RELEASE, ROWS, Case, Owners, Run, Scale, overhear
+from fedpca.auditing.run import EVALUATION, RELEASE, ROWS, Case, Owners, Run, Scale
 from fedpca.privacy.calibration import epsilon_of
+from fedpca.privacy.model import Taken
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import Step, StepSum
-from fedpca.privacy.sums import PrivateSums
 from fedpca.privacy.tracker import PrivateTracker
 
 _OUTLIER = 8.0
@@ -108,17 +107,16 @@ def _cases_of_stream(privacy: Privacy, scale: Scale, d: int) -> Iterator[Case]:
     yield replace(case, name=f"stream, {RELEASE}", index=len(case.others))
 
 
-def _usual_stream(privacy: Privacy, scale: Scale, d: int) -> tuple[Array, list[tuple[Step, StepSum]], bool]:
+def _usual_stream(privacy: Privacy, scale: Scale, d: int) -> tuple[Array, list[Taken], bool]:
     """As many usual rows as the steps of a stream take, these steps, and whether pairs are released then."""
     tracker = PrivateTracker(d, None, replace(privacy, insecure_seed_for_tests=0), scale=scale)
-    steps: list[tuple[Step, StepSum]] = []
-    overhear(tracker, steps)
     public, rng, parts = privacy.public_center(d), np.random.default_rng(0), []
-    while not isinstance(tracker._stage, PrivateSums):
+    while tracker.clipping is None:
         parts.append(rng.normal(size=(ROWS, d)) + (_shift(privacy) if public is None else public))
         tracker.update(parts[-1:], ROWS)
-    taken = sum(summed.n_rows for _, summed in steps)
-    return np.concatenate(parts)[:taken], steps, tracker._stage.clipping.pairs
+    assert tracker.model is not None
+    taken = sum(summed.n_rows for _, summed in tracker.model.taken)
+    return np.concatenate(parts)[:taken], tracker.model.taken, tracker.clipping.pairs
 
 
 def _shift(privacy: Privacy) -> float:

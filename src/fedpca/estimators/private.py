@@ -316,7 +316,7 @@ class PrivatePCA(OneRowMixin, BasePCA):
     def _warn_of_shortfall(self) -> None:
         """Warn of what a release does not show: components, or the scale of features."""
         source = self._source
-        texts = [source.shortfall(), no_scale(source.left_out, self._names())]
+        texts = [source.view.shortfall(), no_scale(source.left_out, self._names())]
         if self.scale is None and source.n_components():
             texts.append(dominant_feature(self._summary(), None, self._names()))
         for text in filter(None, texts):
@@ -344,11 +344,6 @@ class PrivatePCA(OneRowMixin, BasePCA):
         self._settings = self._stream_settings()
         X = self._validated(X, reset=True)
         scale = check_scale(self.scale, X.shape[1], self._names())
-        if isinstance(scale, str) and scale != "std":
-            raise ValueError(
-                f"scale must be None, 'std' or public numbers with privacy, got scale={scale!r}; take public "
-                "frequencies for the numbers."
-            )
         self._source = PrivateTracker(
             X.shape[1],
             rank_rule(self.n_components, None, X.shape[1]),

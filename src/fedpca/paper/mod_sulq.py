@@ -10,9 +10,10 @@ Departures from the paper:
 import numpy as np
 
 from fedpca._typing import Array
+from fedpca.paper.mask import SymmetricMask
 from fedpca.paper.noise import mod_sulq_beta
 from fedpca.privacy.clipping import RADIUS, clipped
-from fedpca.privacy.noise import Noise, SymmetricMask
+from fedpca.privacy.noise import Noise
 from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.subspace import Subspace
 

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedpca._typing import Array
+from fedpca.paper.mask import SymmetricMask
 from fedpca.paper.merges import ssvd_r_as_printed
 from fedpca.privacy.clipping import RADIUS, clipped
-from fedpca.privacy.noise import Noise, SymmetricMask
+from fedpca.privacy.noise import Noise
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.subspace import Subspace
 

@@ -4,7 +4,7 @@ from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.planning import Plan
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import StepSum
+from fedpca.privacy.sums import StepSum
 from fedpca.privacy.tracker import PrivateTracker
 
 __all__ = [

@@ -1,10 +1,12 @@
 """The certificate of a release: all of it is public, or was released."""
 
+from math import sqrt
+from typing import NamedTuple
+
 from fedpca._util.version import __version__
 from fedpca.privacy.clipping import Clipping
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
-from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.search import CenterNoise
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.certificate import (
@@ -17,29 +19,42 @@ from fedpca.summaries.certificate import (
 )
 
 
+class Receipt(NamedTuple):
+    """What the certificate of a release states of how it was paid.
+
+    Attributes:
+        sampler: how the noise was drawn.
+        records: how many have paid: those of the steps of a stream included.
+        ledger: that paid, as it stood then.
+        release: the name of the debit.
+        stream: a random name of the rows that were summed.
+        time: of the debit.
+    """
+
+    sampler: str = ""
+    records: int = 0
+    ledger: LedgerState | None = None
+    release: str | None = None
+    stream: str | None = None
+    time: str | None = None
+
+
 def make_certificate(
     privacy: Privacy,
     mechanism: Mechanism,
     *,
-    sampler: str,
-    records: int,
     count: float,
+    noise: float,
     report: int,
     steps: tuple[StepCost, ...],
     center_noise: CenterNoise,
-    accumulated: float = 1.0,
-    ledger: LedgerState | None = None,
-    release: str | None = None,
-    stream: str | None = None,
-    time: str | None = None,
+    receipt: Receipt,
 ) -> Certificate:
-    """The certificate of a report of so many records.
+    """The certificate of a report.
 
     Args:
-        sampler: how the noise was drawn.
         count: of points.
-        accumulated: standard deviation of the noise, in units of that of one owner's release.
-        ledger, release, time: what paid, the id of the debit and when.
+        noise: the variance of its noise, in units of that of one increment of one owner.
     """
     calibration = mechanism.calibration
     seeded = privacy.insecure_seed_for_tests is not None
@@ -48,8 +63,7 @@ def make_certificate(
         notes.append("NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it")
     edge = None
     if mechanism.edge_known:
-        edge = calibration.edge(mechanism.n_features) * Schedule(privacy.releases).accumulated(report)
-        edge *= accumulated
+        edge = calibration.edge(mechanism.n_features) * sqrt(noise)
         edge *= mechanism.clipping.unit * center_noise.margin(count, edge)
     return Certificate(
         private=not seeded,
@@ -58,7 +72,7 @@ def make_certificate(
         mu=privacy.mu,
         adjacency=privacy.adjacency,
         mechanism=privacy.mechanism,
-        sampler=sampler,
+        sampler=receipt.sampler,
         center=_center_kind(privacy, mechanism.clipping),
         bound=mechanism.clipping.bound,
         clipping=mechanism.clipping.kind,
@@ -69,15 +83,15 @@ def make_certificate(
         sigma=calibration.sigma,
         noise_edge=edge,
         n_features=mechanism.n_features,
-        records=records,
+        records=receipt.records,
         report=report,
         planned=privacy.releases,
         public="number of records, number and names of features, and these settings",
-        ledger=ledger,
+        ledger=receipt.ledger,
         steps=(*steps, StepCost(mechanism.name, calibration.mu)),
-        release=release,
-        stream=stream,
-        time=time,
+        release=receipt.release,
+        stream=receipt.stream,
+        time=receipt.time,
         fedpca=__version__,
     )
 

@@ -36,13 +36,17 @@ class Guard:
         The stream counts as broken from the start of the step until it ends well, so that no exception, at
         whatever line, comes too early or too late.
         """
-        self._failure = f"{step} was interrupted"
+        around, self._failure = self._failure, f"{step} was interrupted"
         yield
-        self._failure = ""
+        self._failure = around
 
-    def check_intact(self) -> None:
-        """Refuse to go on after a step that was interrupted."""
-        if self._failure:
+    def check_intact(self, during: str = "") -> None:
+        """Refuse to go on after a step that was interrupted.
+
+        Args:
+            during: the step that this is a part of, checked when it began.
+        """
+        if self._failure and self._failure != f"{during} was interrupted":
             raise RuntimeError(
                 f"{self._failure}: some of its rows or its noise may have been used already; fit anew, so "
                 "that none is used twice."

@@ -6,10 +6,9 @@ the letter; noise made of floating-point numbers has gaps that reveal what it wa
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, getcontext, localcontext
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +16,6 @@ from scipy.special import ndtri
 
 from fedpca._typing import Array
 
-TILE = 256
 _MAGNITUDE, _SIGN = np.uint64(2**63 - 1), np.uint64(63)
 _MAX_NOISE = 2.0**52  # sums with a statistic stay exact
 _MAX_SDS = 16.0  # standard deviations; farther out are fewer than 2^-180 of all draws
@@ -116,112 +114,6 @@ class ExactNoise:
             for i, label in enumerate(labels):
                 drawn = self._bytes((*label, 2**63, index), 8 * more)[-8:]
                 tails[i] = (tails[i] << 64) + int.from_bytes(drawn, "little")
-
-
-class BoundNoise:
-    """Noise that also follows from what is known only when the first of it is drawn.
-
-    Args:
-        key: 32 secret bytes.
-        bound_to: returns the rest, such as a digest of the rows that were summed. Other rows get independent
-            noise, with whatever key.
-    """
-
-    sampler = ExactNoise.sampler
-
-    def __init__(self, key: bytes, bound_to: Callable[[], bytes]) -> None:
-        self._key = key
-        self._bound_to = bound_to
-
-    @cached_property
-    def _source(self) -> Noise:
-        return ExactNoise(hashlib.blake2b(self._bound_to(), key=self._key, digest_size=32).digest())
-
-    def entries(self, label: Label, count: int, sd: float) -> Array:
-        return self._source.entries(label, count, sd)
-
-    def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
-        return self._source.weighted(labels, weights, count, sd)
-
-
-@dataclass(frozen=True, repr=False)
-class CorrelatedNoise:
-    """A weighted sum of the noises of releases 0, 1, ...: what one report of a schedule carries."""
-
-    source: Noise
-    weights: Sequence[float]
-
-    @property
-    def sampler(self) -> str:
-        return self.source.sampler
-
-    def entries(self, label: Label, count: int, sd: float) -> Array:
-        return self.weighted([label], [1.0], count, sd)
-
-    def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
-        """The releases' noises, their numbers put before the labels."""
-        inner = [(number, *label) for label in labels for number in range(len(self.weights))]
-        products = [outer * weight for outer in weights for weight in self.weights]
-        return self.source.weighted(inner, products, count, sd)
-
-
-@dataclass(frozen=True)
-class SymmetricMask:
-    """A symmetric d x d matrix of noise, never held whole: its tiles are drawn again whenever needed.
-
-    Args:
-        noise: where entries come from.
-        n_features: d.
-        diagonal, off_diagonal: standard deviations. `off_diagonal` = `diagonal` / sqrt(2) is i.i.d. noise on
-            all d² entries, symmetrized.
-        label: which mask.
-
-    >>> mask = SymmetricMask(ExactNoise(bytes(32)), 3, 100.0, 70.0)
-    >>> bool((mask.dense() == mask.dense().T).all())
-    True
-    """
-
-    noise: Noise
-    n_features: int
-    diagonal: float
-    off_diagonal: float
-    label: Label = (0,)
-
-    def slices(self) -> list[slice]:
-        """Where the tiles begin and end."""
-        return [slice(i, min(i + TILE, self.n_features)) for i in range(0, self.n_features, TILE)]
-
-    def tile(self, rows: slice, columns: slice) -> Array:
-        """The entries of one tile, on or above the diagonal."""
-        height, width = rows.stop - rows.start, columns.stop - columns.start
-        label = (*self.label, rows.start, columns.start)
-        if rows != columns:
-            return self.noise.entries((*label, 0), height * width, self.off_diagonal).reshape(height, width)
-        tile = np.zeros((height, height))
-        above = np.triu_indices(height, 1)
-        tile[above] = self.noise.entries((*label, 0), len(above[0]), self.off_diagonal)
-        tile += tile.T
-        tile.flat[:: height + 1] = self.noise.entries((*label, 1), height, self.diagonal)
-        return tile
-
-    def tiles(self) -> Iterator[tuple[slice, slice, Array]]:
-        """Rows, columns and entries of every tile on or above the diagonal."""
-        slices = self.slices()
-        for i, rows in enumerate(slices):
-            for columns in slices[i:]:
-                yield rows, columns, self.tile(rows, columns)
-
-    def add_to(self, matrix: Array) -> Array:
-        """Add the mask to a d x d matrix, in place."""
-        for rows, columns, tile in self.tiles():
-            matrix[rows, columns] += tile
-            if rows != columns:
-                matrix[columns, rows] += tile.T
-        return matrix
-
-    def dense(self) -> Array:
-        """The whole mask."""
-        return self.add_to(np.zeros((self.n_features, self.n_features)))
 
 
 def too_large(sd: float) -> bool:

@@ -6,7 +6,6 @@ from functools import lru_cache
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.privacy.noise import CorrelatedNoise, Noise
 
 _MAX_DISJOINT = 4
 
@@ -39,10 +38,6 @@ class Schedule:
     def weights(self, report: int) -> Array:
         """Weights of the noises 0 ... report - 1 in a report."""
         return _weights(self.releases)[:report][::-1]
-
-    def noise(self, source: Noise, report: int) -> CorrelatedNoise:
-        """The noise of a report, counted from 1."""
-        return CorrelatedNoise(source, self.weights(report).tolist())
 
     @property
     def column(self) -> Array:

@@ -18,7 +18,7 @@ nothing.
 A stream pays with its first rows, each in one step: those cost them what the release costs the others.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import replace
 from math import ceil, sqrt
 from typing import NamedTuple
@@ -27,10 +27,12 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy import steps
-from fedpca.privacy.clipping import RADIUS, UNNOTICED, Clipping, Pairing
+from fedpca.privacy.clipping import RADIUS, Clipping
 from fedpca.privacy.search_plan import FINEST, MEAN_STEPS, UNLIKELY, SearchRule
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import BELOW, DYADIC, Step, StepSum
+from fedpca.privacy.steps import BELOW, DYADIC, Step
+from fedpca.privacy.sums import StepSum, Sum
+from fedpca.summaries.certificate import StepCost
 
 _UNCORRECTED = 1.0  # of the energy of a center's noise
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
@@ -72,25 +74,6 @@ class Found(NamedTuple):
     center_noise: CenterNoise = CenterNoise(0.0, 0.0)
 
 
-class BlockSum:
-    """The sum of a block in the making."""
-
-    def __init__(self, block: steps.Block, random: np.random.Generator) -> None:
-        self._block = block
-        self._pairing = Pairing(random) if block.of_pairs else None
-        self.total: Array = np.zeros(block.length)
-
-    @UNNOTICED
-    def take(self, rows: Array) -> None:
-        for part in (rows,) if self._pairing is None else self._pairing.take(rows):
-            self.total += self._block.add(part)
-
-    @UNNOTICED
-    def flush(self) -> None:
-        if self._pairing is not None and self._pairing.n_waiting:
-            self.total += self._block.add(self._pairing.flush())
-
-
 class Search:
     """The steps one at a time, as far as they are public: what is to be summed next, and what sums say.
 
@@ -104,7 +87,8 @@ class Search:
     Attributes:
         step: the next one; None when all is found.
         found: the outcome, then.
-        costs: the mu of every step so far, with its name.
+        costs: of every step so far that the rows at hand are in.
+        clipping: as far as it is found.
     """
 
     def __init__(
@@ -120,16 +104,16 @@ class Search:
         self._d = n_features
         self._rank = rank
         self._finds_scale = isinstance(scale, str)
-        self._clipping = Clipping(
+        self.clipping = Clipping(
             None, scale=None if isinstance(scale, str) else scale, feature_names=feature_names
         )
-        self.costs: list[tuple[str, float]] = []
+        self.costs: list[StepCost] = []
         self.found: Found | None = None
         self.step: Step | None = None
         self._is_stream = False
         self._spent = 0.0  # of mu², evaluation apart
         self._search = self._find()
-        self._next(None)
+        self._go_on(None)
 
     @staticmethod
     def most_steps(privacy: Privacy, *, finds_scale: bool) -> int:
@@ -147,60 +131,31 @@ class Search:
 
     # --- one step ---
 
-    def raw_sum(self, parts: Iterable[Array], random: np.random.Generator) -> Array:
-        """The sum of the step over rows, without noise: integers, never to leave as they are.
+    def next(self) -> Sum:
+        """The step that is to be summed, as a sum."""
+        assert self.step is not None
+        return self.step.announced(self._cost(self.step), self._privacy.adjacency, self.clipping)
+
+    def _cost(self, step: Step) -> float:
+        """The mu of a step: all there is, of the rows of a stream that it takes."""
+        return self._mu if self._is_stream else self._mu * sqrt(step.share)
+
+    def begin_stream(self) -> None:
+        """Let the first rows of a stream pay for the steps."""
+        self._is_stream = True
+        self._go_on(StepSum("rows", np.zeros(0), 0))
+
+    def add(self, pooled: StepSum, *, paid: bool) -> None:
+        """Take the sum of the step, and go on.
 
         Args:
-            parts: the rows.
-            random: of the pairs.
+            paid: whether the rows at hand are in it. If not, its share is left for the release.
         """
         assert self.step is not None
-        blocks = [BlockSum(block, random) for block in self.step.blocks]
-        for rows in parts:
-            self._add(rows, blocks)
-        self._flush(blocks)
-        return np.concatenate([block.total for block in blocks])
-
-    @property
-    def cost(self) -> float:
-        """The mu of the step, taken over all rows."""
-        assert self.step is not None
-        return self._mu * sqrt(self.step.share)
-
-    @property
-    def deviations(self) -> list[float]:
-        """Standard deviation of one owner's noise in every block of the step, taken over all rows."""
-        assert self.step is not None
-        return [self._sd(self.step, i, self.cost) for i in range(len(self.step.blocks))]
-
-    def replay(self, pooled: StepSum, *, paid: bool) -> None:
-        """End a round without a sum over rows: its share is spent only if it was paid for before."""
-        assert self.step is not None
         if paid and self.step.blocks:
-            self.costs.append((self.step.name, self.cost))
+            self.costs.append(StepCost(self.step.name, self._cost(self.step)))
             self._spent += self.step.share
-        self._next(pooled)
-
-    def check_pooled(self, pooled: StepSum) -> None:
-        """Refuse a sum over owners that is not one of this step."""
-        assert self.step is not None
-        if pooled.step != self.step.name or pooled.total.shape != (self.step.length,):
-            raise ValueError(
-                f"this round sums {self.step.name!r}, {self.step.length} numbers, got {pooled.step!r} with "
-                f"{pooled.total.shape}: all owners must take the same steps."
-            )
-        if not steps.same_radius(pooled.radius, self.step.radius):
-            raise ValueError(
-                f"this round clips rows to {self.step.radius:g}, got a sum of rows clipped to "
-                f"{pooled.radius:g}: all owners must have the same settings."
-            )
-        # Every owner has a row: more noise than rows would excuse any sum.
-        if not np.isfinite(pooled.total).all() or not 1 <= pooled.noise <= pooled.n_rows:
-            raise ValueError(
-                "the sum of a round must be finite, of at least one row, and of the noise of one owner or of "
-                "at most as many as there are rows."
-            )
-        steps.check_total(pooled, self.step, self.deviations)
+        self._go_on(pooled)
 
     @property
     def _mu(self) -> float:
@@ -222,27 +177,12 @@ class Search:
         spent = 0.0 if self._is_stream else self._spent * self._mu**2
         return sqrt(whole**2 - spent) * BELOW
 
-    def _next(self, pooled: StepSum | None) -> None:
+    def _go_on(self, pooled: StepSum | None) -> None:
         """Let the search go on, to its next step or its end."""
         try:
             self.step = self._search.send(pooled)  # type: ignore[arg-type]
         except StopIteration as end:
             self.step, self.found = None, end.value
-
-    def _add(self, rows: Array, blocks: list[BlockSum]) -> None:
-        rows = self._clipping.deviations(rows)
-        for block in blocks:
-            block.take(rows)
-
-    @staticmethod
-    def _flush(blocks: list[BlockSum]) -> None:
-        for block in blocks:
-            block.flush()
-
-    def _sd(self, step: Step, block: int, mu: float) -> float:
-        """Standard deviation of the noise of a block, in a step that costs mu."""
-        part = step.blocks[block]
-        return part.sensitivity(self._privacy.adjacency) / (mu * sqrt(part.share / step.share))
 
     # --- the search: everything in it is public ---
 
@@ -252,7 +192,7 @@ class Search:
         center = privacy.public_center(self._d)
         if not self._finds_scale and not privacy.needs_steps:
             pairs = privacy.center == "pairs"
-            clipping = replace(self._clipping.about(center), bound=bound, pairs=pairs)
+            clipping = replace(self.clipping.about(center), bound=bound, pairs=pairs)
             return Found(clipping, bound or 0.0)
         counted = yield steps.count_rows()
         n_rows = _HORIZON * self._mean_rows if self._is_stream else counted.n_rows
@@ -262,16 +202,15 @@ class Search:
         if privacy.center == "private" and rule.enough:
             return (yield from self._find_center(bound))
         if privacy.center in ("private", "pairs"):
-            return Found(replace(self._clipping, bound=bound, pairs=True), bound or 0.0)
-        self._clipping = self._clipping.about(center)
+            return Found(replace(self.clipping, bound=bound, pairs=True), bound or 0.0)
+        self.clipping = self.clipping.about(center)
         if privacy.bound != "private" or not rule.may_bend_less:
-            return Found(replace(self._clipping, bound=bound), bound or 0.0)
+            return Found(replace(self.clipping, bound=bound), bound or 0.0)
         histogram = rule.histogram
-        step = steps.radius(histogram, rule.histogram_share, self._histogram_rows)
-        counts = yield step
-        lengths = histogram.lengths(counts.total, self._pooled_sd(step, 0, counts))
+        counts = yield steps.radius(histogram, rule.histogram_share, self._histogram_rows)
+        lengths = histogram.lengths(counts.total, self._pooled_sd(0, counts))
         bound = rule.radius(lengths) or None
-        return Found(replace(self._clipping, bound=bound), lengths.quantile(rule.evaluated_quantile))
+        return Found(replace(self.clipping, bound=bound), lengths.quantile(rule.evaluated_quantile))
 
     @property
     def _histogram_rows(self) -> int:
@@ -283,10 +222,9 @@ class Search:
         """Rows of a stream for one step of the mean."""
         return ceil(_MEAN_STREAM * (sqrt(self._d) + UNLIKELY / sqrt(2)) / self._mu)
 
-    def _pooled_sd(self, step: Step, block: int, pooled: StepSum) -> float:
+    def _pooled_sd(self, block: int, pooled: StepSum) -> float:
         """Standard deviation of the noise of a block in the sum over the owners that sent one."""
-        mu = self._mu if self._is_stream else self._mu * sqrt(step.share)
-        return self._sd(step, block, mu) * sqrt(pooled.noise)
+        return self.next().blocks[block].sd * sqrt(pooled.noise)
 
     def _find_scale(self) -> Generator[Step, StepSum, None]:
         needed, n_rows = self._rule.rows_for_scale, int(self._rule.n_rows)
@@ -296,9 +234,8 @@ class Search:
                 f"features, and there are {n_rows:,}; nothing was spent. Bring more rows, a larger epsilon "
                 "or fewer features, or give the scale as public numbers."
             )
-        step = steps.scales(self._d, self._rule.scale_share, ceil(needed / 2))
-        counts = yield step
-        sd = self._pooled_sd(step, 0, counts)
+        counts = yield steps.scales(self._d, self._rule.scale_share, ceil(needed / 2))
+        sd = self._pooled_sd(0, counts)
         found = np.array(
             [
                 sqrt(DYADIC.lengths(of_feature, sd, self._d).mean_square())
@@ -306,16 +243,15 @@ class Search:
             ]
         )
         scale = np.where(found > 0, found, np.inf)
-        self._clipping = replace(self._clipping, scale=scale)
+        self.clipping = replace(self.clipping, scale=scale)
 
     def _find_center(self, bound: float | None) -> Generator[Step, StepSum, Found]:
         """The center, or pairs if it cannot be found, and the length to clip to, if it is not public."""
-        rule, in_pairs = self._rule, replace(self._clipping, bound=bound, pairs=True)
-        step = steps.lengths_and_spread(rule.histogram, rule.histogram_share, self._histogram_rows)
-        counts = yield step
+        rule, in_pairs = self._rule, replace(self.clipping, bound=bound, pairs=True)
+        counts = yield steps.lengths_and_spread(rule.histogram, rule.histogram_share, self._histogram_rows)
         of_rows, of_pairs = np.split(counts.total, [DYADIC.n_bins])
-        far = DYADIC.lengths(of_rows, self._pooled_sd(step, 0, counts), 2).quantile(0.5, end=True)
-        spread = rule.histogram.lengths(of_pairs, self._pooled_sd(step, 1, counts), 2)
+        far = DYADIC.lengths(of_rows, self._pooled_sd(0, counts), 2).quantile(0.5, end=True)
+        spread = rule.histogram.lengths(of_pairs, self._pooled_sd(1, counts), 2)
         near, radius = spread.quantile(0.5), bound or spread.quantile(rule.evaluated_quantile)
         if not far or not near:
             return Found(in_pairs, radius)
@@ -329,4 +265,4 @@ class Search:
         if self._privacy.bound == "private":
             bound = rule.radius(spread) or None
         noise = CenterNoise(plan.noise / near, rule.spike(plan, near))
-        return Found(replace(self._clipping, bound=bound, center=center), radius, noise)
+        return Found(replace(self.clipping, bound=bound, center=center), radius, noise)

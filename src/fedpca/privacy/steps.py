@@ -16,18 +16,19 @@ is taken out lies at the center and adds nothing (a length of zero is in no bin)
 has 1, a mean 1, an evaluation sqrt(5) / 2; for pairs, where it leaves its partner, all stays the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import isclose, sqrt
-from typing import Literal, Self
+from math import sqrt
+from typing import Literal
 
 import numpy as np
 from scipy.special import ndtri
 
 from fedpca._typing import AnyArray, Array
 from fedpca.privacy.calibration import Adjacency
-from fedpca.privacy.clipping import MAX_ROWS, RADIUS, clipped, lengths
+from fedpca.privacy.clipping import RADIUS, UNNOTICED, Clipping, Pairing, clipped, lengths
+from fedpca.privacy.sums import NoiseBlock, Sum
 from fedpca.summaries.subspace import Subspace
 
 LOWEST, HIGHEST = -60, 60
@@ -40,51 +41,6 @@ ENERGY = RADIUS**2
 """An energy of one, in an evaluation."""
 BEYOND = 0.5
 """Weight of the number of rows beyond the radius, in an evaluation."""
-_TAIL = 10.0  # standard deviations, by which the norm of Gaussian noise never exceeds what is expected
-
-
-@dataclass(frozen=True)
-class StepSum:
-    """The noisy sum of a step over the rows of one owner, or of several: it may be sent to anybody.
-
-    Attributes:
-        step: name of the step.
-        total: integers, shape (length,).
-        n_rows: how many rows.
-        noise: the variance of its noise, in units of that of one owner's sum.
-        radius: the length that rows were clipped to; 0 where they were not.
-    """
-
-    step: str
-    total: Array
-    n_rows: int
-    noise: float = 1.0
-    radius: float = 0.0
-
-    @classmethod
-    def pooled(cls, sums: Sequence["StepSum"]) -> Self:
-        """The sum over all owners' rows.
-
-        >>> StepSum.pooled([StepSum("mean", np.ones(2), 5), StepSum("mean", np.ones(2), 7)]).n_rows
-        12
-        """
-        first = sums[0]
-        if any(part.step != first.step or part.total.shape != first.total.shape for part in sums):
-            raise ValueError("only sums of the same step, of equally many features, add up.")
-        if not all(same_radius(part.radius, first.radius) for part in sums):
-            given = " and ".join(f"{radius:g}" for radius in sorted({part.radius for part in sums}))
-            raise ValueError(
-                f"only sums of rows clipped to the same length add up, got {given}; "
-                "let all owners have the same settings and take the private steps together."
-            )
-        total: Array = sum((part.total for part in sums), start=np.zeros_like(first.total))
-        n_rows, noise = (sum(getattr(part, name) for part in sums) for name in ("n_rows", "noise"))
-        return cls(first.step, total, n_rows, noise, first.radius)
-
-
-def same_radius(ours: float, theirs: float) -> bool:
-    """Whether rows were clipped to the same length, to what machines round differently."""
-    return isclose(ours, theirs, rel_tol=1e-9)
 
 
 @dataclass(frozen=True)
@@ -137,45 +93,42 @@ class Step:
     def length(self) -> int:
         return sum(block.length for block in self.blocks)
 
-
-def check_sum(own: StepSum, step: Step, sds: Sequence[float]) -> None:
-    """Refuse a sum that no single owner can have sent who takes this step with noise of these deviations.
-
-    A lie within these limits does no more than other rows could.
-    """
-    if own.step != step.name or own.total.shape != (step.length,):
-        raise ValueError(
-            f"the sum must be that of {step.name!r}, {step.length} numbers, got {own.step!r:.80} with shape "
-            f"{own.total.shape}."
-        )
-    if not same_radius(own.radius, step.radius):
-        raise ValueError(f"the sum must be of rows clipped to {step.radius:g}, got {own.radius:g}.")
-    if own.noise != 1 or not 1 <= own.n_rows <= MAX_ROWS:
-        raise ValueError(f"the sum must be of one owner with 1 to {MAX_ROWS} rows, got {own.n_rows}.")
-    if not np.isfinite(own.total).all() or (own.total != np.rint(own.total)).any():
-        raise ValueError("the sum must consist of whole numbers, as exact noise has them.")
-    check_total(own, step, sds)
-
-
-def check_total(summed: StepSum, step: Step, sds: Sequence[float]) -> None:
-    """Refuse a sum over one or many owners that is impossible for so many rows and their noise.
-
-    Args:
-        sds: standard deviations of one owner's noise, per block.
-    """
-    rest = summed.total
-    for block, sd in zip(step.blocks, sds, strict=True):
-        part, rest = np.split(rest, [block.length])
-        points = summed.n_rows / 2 if block.of_pairs else summed.n_rows
-        noise = sd * sqrt(summed.noise) * (sqrt(block.length) + _TAIL)
-        largest = points * min(block.sensitivities) + noise
-        with np.errstate(over="ignore"):
-            length = float(np.linalg.norm(part))
-        if not length <= largest:
-            raise ValueError(
-                f"its sum of {step.name!r} is {length:.4g} long; {summed.n_rows} rows and noise have at most "
-                f"{largest:.4g}."
+    def announced(self, mu: float, adjacency: Adjacency, clipping: Clipping) -> Sum:
+        """The step as a sum that costs mu, over rows clipped like this."""
+        blocks = tuple(
+            NoiseBlock(
+                block.length,
+                block.sensitivity(adjacency) / (mu * sqrt(block.share / self.share)),
+                min(block.sensitivities) / (2 if block.of_pairs else 1),
             )
+            for block in self.blocks
+        )
+        begin = partial(_StepSumming, self.blocks, clipping)
+        return Sum(self.name, blocks, mu, self.radius, self.stream_rows, begin=begin)
+
+
+class _StepSumming:
+    """The sum of a step in the making."""
+
+    def __init__(self, blocks: tuple[Block, ...], clipping: Clipping, random: np.random.Generator) -> None:
+        self._clipping = clipping
+        self._blocks = [
+            (block, Pairing(random) if block.of_pairs else None, np.zeros(block.length)) for block in blocks
+        ]
+
+    @UNNOTICED
+    def take(self, rows: Array) -> None:
+        rows = self._clipping.deviations(rows)
+        for block, pairing, total in self._blocks:
+            for part in (rows,) if pairing is None else pairing.take(rows):
+                total += block.add(part)
+
+    @UNNOTICED
+    def total(self) -> Array:
+        for block, pairing, total in self._blocks:
+            if pairing is not None and pairing.n_waiting:
+                total += block.add(pairing.flush())
+        return np.concatenate([total for *_, total in self._blocks])
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
-"""PrivateTracker: the trust boundary. Rows go in, certified releases come out, nothing else does."""
+"""PrivateTracker: the trust boundary of one owner. Rows go in, noisy sums come out, nothing else does."""
 
 import hashlib
 import secrets
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
-from typing import Literal
 
 import numpy as np
 
@@ -14,61 +13,31 @@ from fedpca._typing import JSON, AnyArray, Array, DTypeLike
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.calibration import epsilon_of
-from fedpca.privacy.certify import state_of
-from fedpca.privacy.clipping import MAX_ENTRY, MAX_ROWS, UNNOTICED, Clipping
-from fedpca.privacy.evaluation import PrivateEvaluation
+from fedpca.privacy.certify import Receipt, state_of
+from fedpca.privacy.clipping import MAX_ROWS, Clipping
+from fedpca.privacy.exit import Exit
 from fedpca.privacy.guard import Guard
-from fedpca.privacy.ledger import Ledger
-from fedpca.privacy.mechanisms.registry import build, mechanism_class
-from fedpca.privacy.noise import BoundNoise, ExactNoise, Noise
-from fedpca.privacy.preparation import Preparation
-from fedpca.privacy.release_checks import bound_warning
+from fedpca.privacy.ledger import Entry, Ledger
+from fedpca.privacy.model import NOTHING_TO_EVALUATE_WITH, PrivateModel
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import StepSum
-from fedpca.privacy.sums import PrivateSums
-from fedpca.summaries.certificate import Evaluation, StepCost
-from fedpca.summaries.missing_values import impute
+from fedpca.privacy.sums import StepSum, Sum, Summing
+from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.rank import Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
 
-
-@dataclass(frozen=True)
-class _Preparing:
-    """The first stage, where something has to be found privately: no row counts yet.
-
-    Attributes:
-        noise, evaluation_noise: of the releases and the evaluation to come.
-    """
-
-    preparation: Preparation
-    noise: Noise
-    evaluation_noise: Noise
-
-
-@dataclass(frozen=True)
-class _Closed:
-    """The last stage: the key and the sums are gone, and only what was released is left.
-
-    Attributes:
-        reason: why no more rows are taken.
-    """
-
-    reason: str
+_BATCH = "an earlier batch"
+_COPY = "this is a copy of what was released, and cannot release more: go on with the original."
 
 
 class PrivateTracker:
-    """Clips rows, adds them up, and reveals nothing until `release`.
+    """One owner's rows and their exit, driven by a `PrivateModel`: nothing is revealed but noisy sums.
 
-    Rows are clipped about a center and added to a mechanism's sums, which never leave. A release is debited
-    in the ledger, noised and certified, and is from then on all that can be read. A copy, or a pickle, holds
-    what was released and nothing else.
-
-    It goes through three stages, each with an object that holds what that stage must keep secret:
-    `_Preparing`, where the scale, the center or the bound is to be found; `PrivateSums`, rows in and
-    releases out; and `_Closed`, after the last planned release and in every copy.
+    Rows that are all at hand take the steps in rounds, `step_sum` and `advance`; a stream pays for them with
+    its first rows. Then `update` takes rows and `release` lets their sum out. A copy, or a pickle, holds what
+    was released and nothing else.
 
     Args:
         n_features: d.
@@ -81,12 +50,11 @@ class PrivateTracker:
         key: 32 secret bytes that all noise and pairs follow from; None for random ones. With the key of an
             earlier tracker this one draws the same noise again: give it the same rows and sums, or the
             difference of what comes out reveals them.
-        bound_to: called when the first noise of a purpose is drawn; the noise follows from what it returns,
-            too. A digest of the rows, which are summed by then, gives other rows independent noise. None:
-            noise follows from the key alone.
+        bound_to: see `Exit`.
 
     Attributes:
         ledger: what pays for the releases; None in a copy.
+        model: what comes next, all of it public; None in a copy.
     """
 
     backend = HOST  # rows come to where their noise is drawn
@@ -97,92 +65,53 @@ class PrivateTracker:
         rule: RankRule | None,
         privacy: Privacy,
         *,
-        scale: Array | Literal["std"] | None = None,
+        scale: Array | str | None = None,
         oversample: Oversample = "auto",
         dtype: DTypeLike = np.float64,
         feature_names: tuple[str, ...] | None = None,
         key: bytes | None = None,
         bound_to: Callable[[], bytes] | None = None,
     ) -> None:
-        self.n_features = n_features
-        self.rule = rule
         self.privacy = privacy
-        self.oversample = oversample
-        self.dtype = np.dtype(dtype)
-        self.feature_names = feature_names
-        self._guard = Guard()
-        self._n_rows = 0  # records so far, those of the center included
-        self._n_rows_released = 0  # of which the last release knew
-        self._released: SummaryView | None = None
-        self._settings_checked = False
-        ledger = privacy.open_ledger()
-        self.ledger: Ledger | None = ledger
-        mechanism_class(privacy).check_features(n_features)  # before anything is spent
-        if key is None:
-            key = _new_key(privacy)
-        elif len(key) != 32:
-            raise ValueError(f"key must have 32 bytes, got {len(key)}.")
-        self._random = np.random.default_rng(list(hashlib.blake2b(b"pairs", key=key).digest()))
-        self._evaluation: PrivateEvaluation | None = None
-        self._clipping: Clipping | None = None
-        preparation = Preparation(
+        self.model: PrivateModel | None = PrivateModel(
             privacy,
             n_features,
-            self._rank,
+            rule,
             scale=scale,
-            noise=_noise(key, "steps", bound_to),
-            random=self._random,
-            ledger=ledger,
+            oversample=oversample,
+            dtype=dtype,
             feature_names=feature_names,
         )
-        self._stage: _Preparing | PrivateSums | _Closed = _Preparing(
-            preparation,
-            _noise(key, "rows", bound_to),
-            _noise(key, "evaluation", bound_to),
-        )
-        self._open_if_found()
+        self.dtype = np.dtype(dtype)
+        key = _new_key(privacy) if key is None else key
+        self.ledger: Ledger | None = privacy.open_ledger()
+        self._exit = Exit(self.ledger, privacy.adjacency, key, bound_to=bound_to)
+        self._guard = self._exit.guard
+        self._random = np.random.default_rng(list(hashlib.blake2b(b"pairs", key=key).digest()))
+        self._summing: Summing | None = None  # rows of a stream
+        self._n_summed = 0  # in the step of a stream
+        self._n_rows = 0  # records so far, those of the steps of a stream included
+        self._n_rows_released = 0  # of which the last release knew
+        self._start = 0  # the first record of the release
+        self._paid: Entry | None = None  # the one debit for all releases, where there is only one
+        self._is_waiting = False  # for the sum that ends a round
+        self._closed = ""  # why no more rows are taken
+        self._view: SummaryView | None = None
+        self._clipping: Clipping | None = None
+        self._stream = secrets.token_hex(8)
+        self._settings_checked = False
+        self._note_found()
 
-    @property
-    def _rank(self) -> int:
-        """How many directions are wanted."""
-        return min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
+    def _note_found(self) -> None:
+        """What copies have, too."""
+        model = self._open_model()
+        self._view = model.view
+        self._clipping = None if model.found is None else model.found.clipping
 
-    def _open_if_found(self) -> None:
-        """Go on to the stage that takes rows, once everything is found that it needs.
-
-        A private center is corrected by the sum of the rows about it, so that its noise is no component.
-        """
-        assert isinstance(self._stage, _Preparing)
-        assert self.ledger is not None
-        preparation, noise = self._stage.preparation, self._stage.noise
-        if preparation.found is None:
-            return
-        clipping = preparation.found.clipping
-        self._clipping = clipping
-        if self.privacy.evaluation_share and preparation.found.radius:
-            self._evaluation = PrivateEvaluation(
-                self.privacy, preparation.found, self._stage.evaluation_noise, self._random, self.ledger
-            )
-        mechanism = build(
-            self.privacy,
-            clipping,
-            self.n_features,
-            mu=preparation.mu_left,
-            joint=self.privacy.center == "private" and not clipping.pairs,
-            rank=self._rank,
-        )
-        self._stage = PrivateSums(
-            self.privacy,
-            self.ledger,
-            mechanism,
-            noise,
-            random=self._random,
-            start=self._n_rows,
-            stream=secrets.token_hex(8),
-            steps=tuple(StepCost(*cost) for cost in preparation.costs),
-            reserved=0.0 if self._evaluation is None else self._evaluation.mu,
-            center_noise=preparation.found.center_noise,
-        )
+    def _open_model(self) -> PrivateModel:
+        if self.model is None:
+            raise BudgetExceeded(self._closed)
+        return self.model
 
     def random_order(self, n_rows: int) -> AnyArray:
         """An order of rows: where pairs of them are taken, they should not be neighbors."""
@@ -193,7 +122,7 @@ class PrivateTracker:
     @property
     def is_prepared(self) -> bool:
         """Whether nothing is left to be found before rows are taken."""
-        return not isinstance(self._stage, _Preparing)
+        return self._clipping is not None
 
     def found_settings(self) -> Privacy | None:
         """The settings with what was found filled in, as public numbers, for owners who come later.
@@ -204,9 +133,7 @@ class PrivateTracker:
         if clipping is None:
             return None
         settings = replace(self.privacy, bound=clipping.bound or "sphere", ledger=None)
-        if clipping.pairs:
-            return replace(settings, center="pairs")
-        return replace(settings, center=clipping.center_of_rows)
+        return replace(settings, center="pairs" if clipping.pairs else clipping.center_of_rows)
 
     @property
     def clipping(self) -> Clipping | None:
@@ -221,21 +148,27 @@ class PrivateTracker:
         """
         with self._guard.exclusive():
             self._check_open(n_rows)
-            preparation = self._preparation()
+            announced = self._open_model().next_step()
             self._check_settings(n_rows)
-            preparation.check_round()
-            with self._guard.whole("a round of private steps"):
-                return preparation.sum_rows(parts, n_rows)
+            if self._summing is not None:
+                raise ValueError("the first rows of a stream went into its private steps already; fit anew.")
+            if self._is_waiting:
+                raise ValueError("a round of private steps is not complete: call advance first.")
+            self._check_affordable()
+            summed = StepSum(announced.name, np.zeros(0), n_rows)  # rows are public
+            if announced.blocks:
+                summed = self._let_out_step(announced, announced.vector(parts, self._random), 0, n_rows)
+            self._is_waiting = True
+            return summed
 
     def advance(self, pooled: StepSum) -> None:
         """End a round with the sum over all owners' rows."""
         with self._guard.exclusive():
             self._guard.check_intact()
-            preparation = self._preparation()
-            preparation.check_advance(pooled)
-            with self._guard.whole("a round of private steps"):
-                preparation.advance(pooled)
-                self._open_if_found()
+            announced = self._open_model().next_step()
+            if not self._is_waiting:
+                raise ValueError("a round of private steps ends with a sum: call step_sum first.")
+            self._end_round(announced, pooled, paid=True)
 
     def replay(self, pooled: StepSum, *, paid: bool) -> None:
         """End a round in which no rows are summed here, with the sum over the owners that took part in it.
@@ -247,62 +180,66 @@ class PrivateTracker:
         """
         with self._guard.exclusive():
             self._guard.check_intact()
-            preparation = self._preparation()
-            preparation.check_replay(pooled)
-            with self._guard.whole("a round of private steps"):
-                preparation.replay(pooled, paid=paid)
-                self._open_if_found()
+            announced = self._open_model().next_step()
+            if self._is_waiting or self._summing is not None:
+                raise ValueError("a round of private steps that began here ends here: call advance.")
+            self._end_round(announced, pooled, paid=paid)
 
-    def check_sum(self, own: StepSum) -> None:
-        """Refuse the sum of an owner that cannot be one of the next step, by its name, size or numbers."""
-        self._preparation().check_sum(own)
+    def _end_round(self, announced: Sum, pooled: StepSum, *, paid: bool) -> None:
+        announced.check_pooled(pooled)
+        with self._guard.whole("a round of private steps"):
+            self._is_waiting = False
+            self._open_model().add(pooled, paid=paid)
+            self._note_found()
 
-    def _preparation(self) -> Preparation:
-        if not isinstance(self._stage, _Preparing):
-            raise ValueError(
-                "there is nothing to find privately: scale, center and bound are given, or found already."
-            )
-        return self._stage.preparation
+    def _let_out_step(
+        self, announced: Sum, exact: Array, start: int, n_rows: int, *, during: str = ""
+    ) -> StepSum:
+        def take(noisy: Array, _: Entry) -> StepSum:
+            return announced.of(noisy, n_rows)
 
-    # --- how good the released components are ---
+        return self._exit.let_out(announced, exact, (start, start + n_rows), take, during=during)
+
+    def _check_affordable(self) -> None:
+        """Before anything is spent: that the rows after the steps can be afforded as well."""
+        if self.ledger is not None and not self._n_rows and not self._open_model().costs:
+            self.ledger.check(0, None, self.privacy.mu, adjacency=self.privacy.adjacency)
+
+    # --- how good components are ---
 
     @property
     def can_evaluate(self) -> bool:
         """Whether what is released can be evaluated: a length of rows is known, and a budget was kept."""
-        return self._evaluation is not None
+        return self.model is not None and self.model.can_evaluate
 
     def evaluation_sum(self, parts: Iterable[Array], n_rows: int, model: Subspace) -> StepSum:
         """The noisy energies of all rows along the directions of a model made of releases."""
         with self._guard.exclusive():
             self._guard.check_intact()
-            private = self._private_evaluation()
-            private.check()
-            with self._guard.whole("an evaluation"):
-                return private.sum_rows(parts, n_rows, model)
+            if self.model is None:
+                raise ValueError(NOTHING_TO_EVALUATE_WITH)
+            announced = self.model.evaluation_sum(model)
+            if not self._exit.is_open("evaluation"):
+                raise ValueError(
+                    "a private model is evaluated once, and was; fit anew, with a budget of its own."
+                )
 
-    def check_evaluation_sum(self, own: StepSum, model: Subspace) -> None:
-        """Refuse the sum of an owner that cannot be one of this evaluation, by its name, size or numbers."""
-        self._private_evaluation().check_sum(own, model)
+            def take(noisy: Array, _: Entry) -> StepSum:
+                self._exit.forget("evaluation")
+                return announced.of(noisy, n_rows)
+
+            exact = announced.vector(parts, self._random)
+            return self._exit.let_out(announced, exact, (0, n_rows), take)
 
     def evaluation(self, pooled: StepSum, model: Subspace) -> Evaluation:
         """How good a model is, by the sum over all owners' rows."""
-        return self._private_evaluation().result(pooled, model)
+        return self._open_model().evaluation(pooled, model)
 
     def add_evaluation(self, found: Evaluation) -> None:
         """Let the last release state how good its components are, and what that cost."""
-        view = self._view()
-        certificate = view.whole.certificate
-        assert certificate is not None
         assert self.ledger is not None
-        certificate = certificate.with_ledgers([state_of(self.ledger)])
-        self._released = view.evaluated(certificate.evaluated(found))
-
-    def _private_evaluation(self) -> PrivateEvaluation:
-        if self._evaluation is None:
-            raise ValueError(
-                "there is nothing to evaluate with: evaluate=False, or no length of rows is known to clip to."
-            )
-        return self._evaluation
+        self._open_model().add_evaluation(found, Receipt(ledger=state_of(self.ledger)))
+        self._note_found()
 
     # --- rows in ---
 
@@ -320,72 +257,122 @@ class PrivateTracker:
                     "an earlier batch was interrupted after its rows were taken; fit anew, so that none "
                     "counts twice."
                 )
-            if isinstance(self._stage, _Preparing):
-                self._stage.preparation.check_stream()
-            with self._guard.whole("an earlier batch"):
+            if not self.is_prepared:
+                if self._is_waiting or (self._open_model().taken and self._summing is None):
+                    raise ValueError(
+                        "the rounds of private steps are not complete; finish them, or fit anew."
+                    )
+                self._check_affordable()
+            with self._guard.whole(_BATCH):
                 for rows in parts:
                     self._take(rows)
 
     def _check_open(self, n_rows: int) -> None:
         """Whether so many more rows may come."""
         self._guard.check_intact()
-        if isinstance(self._stage, _Closed):
-            raise BudgetExceeded(self._stage.reason)
+        if self._closed:
+            raise BudgetExceeded(self._closed)
         if self._n_rows + n_rows > MAX_ROWS:
             raise ValueError(f"a private client takes at most {MAX_ROWS} rows; use several and merge.")
 
     def _take(self, rows: Array) -> None:
-        if isinstance(self._stage, _Preparing):
-            preparation = self._stage.preparation
-            rows = preparation.take_stream(rows)
-            self._n_rows = preparation.n_rows
-            self._open_if_found()
-        if isinstance(self._stage, PrivateSums):
-            self._n_rows += len(rows)
-            deviations = self._stage.clipping.deviations(rows)
-            self._stage.take(self._fill_gaps(deviations, self._stage.clipping))
+        """Rows of a stream: each step takes its first ones, and the release all others."""
+        model = self._open_model()
+        if self._summing is None:
+            if not self.is_prepared:
+                model.begin_stream()
+                self._note_found()
+            self._begin_sum()
+        while not self.is_prepared:
+            announced = self._open_model().next_step()
+            part, rows = np.split(rows, [announced.stream_rows - self._n_summed])
+            self._sum(part)
+            if self._n_summed < announced.stream_rows:
+                return
+            assert self._summing is not None
+            exact, taken = self._summing.total(), self._n_summed
+            start = self._n_rows - taken
+            model.add(self._let_out_step(announced, exact, start, taken, during=_BATCH))
+            self._note_found()
+            self._begin_sum()
+        self._sum(rows)
 
-    @UNNOTICED
-    def _fill_gaps(self, deviations: Array, clipping: Clipping) -> Array:
-        """Gaps filled by the last release, which is public; those of earlier rows stay at the center.
+    def _begin_sum(self) -> None:
+        announced = self._open_model().next
+        assert announced is not None
+        assert announced.begin is not None
+        self._summing, self._n_summed, self._start = announced.begin(self._random), 0, self._n_rows
 
-        So does a row without any entry: as a record that is taken out, it has to be where that is.
-
-        One row at a time: in a product of many, how the others are rounded can depend on how many there are.
-        """
-        missing = np.isnan(deviations)
-        gaps = missing.any(axis=1) & ~missing.all(axis=1)
-        if self._released is None or clipping.pairs or clipping.scale is not None or not gaps.any():
-            return deviations
-        center = 0.0 if clipping.center is None else clipping.center
-        for index in np.flatnonzero(gaps):
-            row = np.clip(deviations[index : index + 1] + center, -MAX_ENTRY, MAX_ENTRY)  # no overflow
-            deviations[index] = impute(row, self.summary())[0] - center
-        return deviations
+    def _sum(self, rows: Array) -> None:
+        assert self._summing is not None
+        self._n_rows += len(rows)
+        self._n_summed += len(rows)
+        self._summing.take(rows)
 
     # --- releases out ---
 
     def release(self) -> Summary:
         """Noise, certify and return the summary of all rows so far; the same again until more rows come."""
-        if isinstance(self._stage, _Closed):
+        if self._closed:
             return self.state()
         with self._guard.exclusive():
-            if isinstance(self._stage, _Closed):  # by another thread, in the meantime
+            if self._closed:  # by another thread, in the meantime
                 return self.state()
             self._guard.check_intact()
-            if self._released is not None and self._n_rows_released == self._n_rows:
+            if self._view is not None and self._n_rows_released == self._n_rows:
                 return self.state()
             return self._release()
 
     def _release(self) -> Summary:
-        stage = self._stage
+        self._check_enough()
+        self._check_settings(self._n_rows)
+        model, ledger = self._open_model(), self.ledger
+        announced = model.next
+        assert announced is not None
+        assert ledger is not None
+        assert self._summing is not None
+        records = self._start, None if model.pays_once else self._n_rows
+        if self._paid is None:
+            ledger.check(*records, model.mu_to_come, adjacency=self.privacy.adjacency)
+        self._exit.let_out(announced, self._summing.total(), records, self._take_release, paid=self._paid)
+        if text := model.bound_warning():
+            warnings.warn(text, stacklevel=4)
+        return self.state()
+
+    def _take_release(self, noisy: Array, entry: Entry) -> None:
+        model = self._open_model()
+        assert self.ledger is not None
+        receipt = Receipt(
+            Exit.sampler, self._n_rows, state_of(self.ledger), entry.release, self._stream, entry.time
+        )
+        announced = model.next
+        assert announced is not None
+        model.add(announced.of(noisy, self._n_summed), receipt=receipt)
+        self._note_found()
+        self._n_rows_released = self._n_rows
+        if model.pays_once:
+            self._paid = entry
+        else:
+            self._start = self._n_rows
+        if model.reports == self.privacy.releases:
+            self._closed = (
+                f"this was planned for releases={self.privacy.releases}, and all were made: more rows could "
+                "never leave. Plan more releases, Privacy(releases=...), or fit anew."
+            )
+            self._summing = None
+            self._exit.forget("step", "release")
+            if not model.can_evaluate:
+                self._exit.forget("evaluation")
+
+    def _check_enough(self) -> None:
+        """Whether there is anything to release."""
         if not self._n_rows:
             raise ValueError("there is nothing to release: no rows were taken.")
-        if isinstance(stage, PrivateSums) and stage.is_empty and stage.clipping.pairs:
+        if self._clipping is not None and self._clipping.pairs and self._n_summed < 2 and not self.is_fitted:
             raise ValueError(
                 "differences of pairs of rows need two rows or more; bring more, or give a public center."
             )
-        if not isinstance(stage, PrivateSums) or stage.is_empty:
+        if self._clipping is None or not (self._n_summed or self.is_fitted):
             paid = self.ledger is not None and self.ledger.mu > 0
             raise ValueError(
                 "what is not public about the rows, scale, center and bound, is found from the first rows of "
@@ -396,29 +383,6 @@ class PrivateTracker:
                     else "bring more, give public numbers, or use fit, which reads the rows several times."
                 )
             )
-        self._check_settings(self._n_rows)
-        entry = stage.debit(self._n_rows)
-        with self._guard.whole("an earlier release"):  # from the first draw of its noise on
-            released = stage.release(entry, self._n_rows)
-            self._released = SummaryView(released, self.rule, self.oversample, self.dtype)
-            self._n_rows_released = self._n_rows
-            if stage.finished:
-                self._stage = _Closed(
-                    f"this was planned for releases={self.privacy.releases}, and all were made: more rows "
-                    "could never leave. Plan more releases, Privacy(releases=...), or fit anew."
-                )
-        try:
-            stage.complete(entry)
-        except OSError as error:  # the debit counts all the same
-            warnings.warn(f"the ledger could not note that the release came out: {error}", stacklevel=4)
-        self._warn_of_bad_fit(stage, released)
-        return released
-
-    def _warn_of_bad_fit(self, stage: PrivateSums, released: Summary) -> None:
-        """Warn if the release shows that a public bound does not fit: that reveals no more."""
-        bound = self.privacy.bound
-        if not isinstance(bound, str) and (text := bound_warning(released, bound, stage.total_margin)):
-            warnings.warn(text, stacklevel=5)
 
     def _check_settings(self, n_rows: int) -> None:
         """Refuse a delta of one over the number of rows; warn once of what weakens the guarantee."""
@@ -434,28 +398,26 @@ class PrivateTracker:
     @property
     def is_fitted(self) -> bool:
         """Whether anything was released."""
-        return self._released is not None
+        return self._view is not None
 
     def state(self) -> Summary:
         """The last release."""
-        return self._view().whole
+        return self.view.whole
 
     def summary(self) -> Subspace:
         """The leading directions of the last release."""
-        return self._view().summary()
+        return self.view.summary()
 
     def n_components(self) -> int:
         """How many directions of the summary are the answer."""
-        return self._view().n_components()
+        return self.view.n_components()
 
-    def shortfall(self) -> str:
-        """What is missing of the components asked for because it does not rise above noise, or ""."""
-        return self._view().shortfall()
-
-    def _view(self) -> SummaryView:
-        if self._released is None:
+    @property
+    def view(self) -> SummaryView:
+        """The last release, and how many of its directions are shown."""
+        if self._view is None:
             raise NotReleasedError("nothing was released yet: call release() first.")
-        return self._released
+        return self._view
 
     @property
     def left_out(self) -> AnyArray | None:
@@ -467,31 +429,26 @@ class PrivateTracker:
 
     def mean_dominates(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
-        return self._view().mean_dominates(mean, spread)
+        return self.view.mean_dominates(mean, spread)
 
     def __getstate__(self) -> JSON:
-        if self._released is None:
+        if self._view is None:
             raise TypeError(
                 "rows not released yet cannot be copied or pickled: they would leave without noise. "
                 "Call release() first."
             )
-        copied = _Closed(
-            "this is a copy of what was released, and cannot release more: go on with the original."
-        )
-        kept = ("n_features", "rule", "privacy", "oversample", "dtype", "feature_names")
-        return {name: getattr(self, name) for name in kept} | {
-            "ledger": None,
+        return {
+            "privacy": self.privacy,
+            "dtype": self.dtype,
             "_n_rows": self._n_rows_released,
             "_n_rows_released": self._n_rows_released,
-            "_released": self._released,
-            "_settings_checked": self._settings_checked,
-            "_evaluation": None,
+            "_view": self._view,
             "_clipping": self._clipping,
-            "_stage": self._stage if isinstance(self._stage, _Closed) else copied,
+            "_closed": self._closed or _COPY,
         }
 
     def __setstate__(self, state: JSON) -> None:
-        vars(self).update(state, _guard=Guard())
+        vars(self).update(state, model=None, ledger=None, _guard=Guard(), _settings_checked=True)
 
 
 def warn_of_refit(privacy: Privacy, *, stacklevel: int) -> None:
@@ -510,8 +467,3 @@ def _new_key(privacy: Privacy) -> bytes:
     if privacy.insecure_seed_for_tests is None:
         return secrets.token_bytes(32)
     return hashlib.blake2b(str(privacy.insecure_seed_for_tests).encode(), digest_size=32).digest()
-
-
-def _noise(key: bytes, purpose: str, bound_to: Callable[[], bytes] | None) -> Noise:
-    own = hashlib.blake2b(purpose.encode(), key=key, digest_size=32).digest()
-    return ExactNoise(own) if bound_to is None else BoundNoise(own, bound_to)

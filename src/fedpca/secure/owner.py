@@ -14,7 +14,9 @@ import numpy as np
 from fedpca._typing import JSON
 from fedpca.disclosure.policy import Policy
 from fedpca.errors import SecureError
-from fedpca.privacy.ledger import Ledger
+from fedpca.privacy.exit import Debit, leave
+from fedpca.privacy.guard import Guard
+from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.settings import Privacy
 from fedpca.secure import masks, noise_shares, shamir, wire
 from fedpca.secure.aliasing import added_to_delta, require_negligible
@@ -265,9 +267,13 @@ class Owner:
                 public = board.keys_of(other)[number].key
                 key = masks.pair_key(own.key, public, self.session.salt, context, self.index, other)
                 keys.append((key, self.index < other))
-        words = self._integers(announced, board)  # the last thing to be refused, and paid for
-        words += noise_shares.noise(announced.blocks, board.levels, own.surplus, 0)
-        masks.add_masks(words, keys)
+
+        def noised(words: Words, _: Entry | None = None) -> Words:
+            words += noise_shares.noise(announced.blocks, board.levels, own.surplus, 0)
+            masks.add_masks(words, keys)
+            return words
+
+        words = self._let_out(announced, board, noised)  # the last thing to be refused
         return {"rows": self._rows.n_rows}, words.astype("<u8", copy=False).tobytes()
 
     def _opened(self, board: CheckedBoard, number: int) -> tuple[JSON, bytes]:
@@ -288,8 +294,10 @@ class Owner:
 
     # --- the sum of this owner's rows ---
 
-    def _integers(self, announced: Announced, board: CheckedBoard) -> Words:
-        """The integers of the announced sum over the owner's rows; paid for when this returns."""
+    def _let_out(
+        self, announced: Announced, board: CheckedBoard, noised: Callable[[Words, Entry | None], Words]
+    ) -> Words:
+        """The announced sum over the owner's rows, noised and masked, once it is paid for."""
         fit = self._progress.fit
         self._check_announced(announced, board)
         self._check_policy()
@@ -298,16 +306,17 @@ class Owner:
         words = shifted(fit.vector(parts, np.random.default_rng(list(seed))), announced.blocks)
         study = self.session.roster.study if announced.lacks_noise else None
         self._state.require_same_rows(parts.digest(), study)
-        if self._ledger is not None and self._privacy is not None and fit.next is not None:
-            self._ledger.debit(
-                0,
-                self._rows.n_rows,
-                fit.next.name,
-                fit.next.mu,
-                adjacency=self._privacy.adjacency,
-                release=debit_name(self.session.id, announced.number),
-            )
-        return words
+        if self._ledger is None or self._privacy is None or fit.next is None:
+            return noised(words, None)
+        name, adjacency = debit_name(self.session.id, announced.number), self._privacy.adjacency
+        return leave(
+            words,
+            noised,
+            guard=Guard(),  # interrupted, it is made again: the same, from the secrets that are kept
+            ledger=self._ledger,
+            debit=Debit(0, self._rows.n_rows, fit.next.name, fit.next.mu, adjacency, name),
+            completes=False,  # until the total is out
+        )
 
     def _check_announced(self, announced: Announced, board: CheckedBoard) -> None:
         """Refuse another sum than the next one of the fit, one with too little noise, or one that wraps."""

@@ -8,12 +8,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpca.privacy.clipping import MAX_ROWS
-from fedpca.privacy.mechanisms import NoiseBlock, build
+from fedpca.privacy.mechanisms import build
 from fedpca.privacy.planning import Plan, plan_release, rounded
 from fedpca.privacy.rules import warn_of_weak_settings
 from fedpca.privacy.search_plan import Outlook, expected
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import Step, evaluation
+from fedpca.privacy.sums import NoiseBlock
 from fedpca.secure.fit import PrivateFit
 from fedpca.secure.noise_shares import Levels
 from fedpca.secure.settings import SecureSums, Terms

@@ -961,7 +961,7 @@ class TestNode:
     def test_published_sums_that_do_not_fit(self, config):
         self.advanced(config, until=0)
         other = Published(sums=(StepSum("mean", np.zeros(6), 3000),), rank=2)
-        with pytest.raises(NodeError, match="do not fit the settings of this node: this round sums 'rows'"):
+        with pytest.raises(NodeError, match="settings of this node: the sum must be that of 'rows'"):
             Node.from_config(config).reply(REQUEST, other)
 
 

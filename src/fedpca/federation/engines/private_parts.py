@@ -6,21 +6,23 @@ the total is paid for and noised once. A task that is repeated draws no noise, a
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedpca._typing import JSON, Array
 from fedpca.federation.engines.partitions import Failure
-from fedpca.privacy.certify import state_of
+from fedpca.privacy.certify import Receipt, state_of
+from fedpca.privacy.exit import Exit
 from fedpca.privacy.ledger import Entry
-from fedpca.privacy.noise import ExactNoise
-from fedpca.privacy.rules import warn_of_weak_settings
+from fedpca.privacy.model import PrivateModel, check_one_release
+from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
+from fedpca.privacy.sums import StepSum
 from fedpca.privacy.tracker import warn_of_refit
-from fedpca.secure.fit import PrivateFit
-from fedpca.summaries import model_file
+from fedpca.summaries import model_file, validation
 from fedpca.summaries.loading import from_file
+from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scale_advice import dominant_feature, no_scale
 from fedpca.summaries.subspace import Subspace
 
@@ -63,24 +65,13 @@ def added(results: Sequence[PartResult]) -> PartResult:
 
 
 @dataclass(frozen=True)
-class _Total:
-    """The noisy sum over all rows: public."""
-
-    name: str
-    values: Array
-    rows: int
-    owners: tuple[str, ...] = ()
-    noise: float = 1.0
-
-
-@dataclass(frozen=True)
 class PartTask:
     """What has to be known of the next sum where a part of the rows is: all of it is public, and plain.
 
     Attributes:
         settings: of the `Privacy`, without its ledger.
-        n_features, rank, n_rows, scale: of the fit.
-        steps: the noisy sums so far, by name, up to the release.
+        n_features, rank, scale: of the fit.
+        steps: the noisy sums so far, up to the release.
         model: the bytes of the model that is evaluated; b"" if another sum is next.
         seed: of pairs of rows.
     """
@@ -88,24 +79,25 @@ class PartTask:
     settings: JSON
     n_features: int
     rank: int
-    n_rows: int
     scale: Array | str | None
-    steps: tuple[tuple[str, Array], ...]
+    steps: tuple[StepSum, ...]
     model: bytes
     seed: int
 
     def part_sum(self, parts: Iterable[Array], number: int) -> PartResult:
         """The sum over the rows of a part, of this number among all parts."""
-        fit = PrivateFit(Privacy(**self.settings), self.n_features, self.rank, scale=self.scale)
-        fit.begin(self.n_rows, 1.0)
-        for name, values in self.steps:
-            fit.add(_Total(name, values, self.n_rows))
+        rule = FixedRank(self.rank)
+        machine = PrivateModel(Privacy(**self.settings), self.n_features, rule, scale=self.scale)
+        for total in self.steps:
+            machine.add(total)
+        announced = machine.next
         if self.model:
             model = from_file("the model", *model_file.decode(self.model, "the model")).subspace()
-            fit.evaluate(model)
+            announced = machine.evaluation_sum(model)
+        assert announced is not None
         counted = _Counted(parts)
         try:
-            values = fit.vector(counted, np.random.default_rng([self.seed, number]))
+            values = announced.vector(counted, np.random.default_rng([self.seed, number]))
         except (ValueError, TypeError) as error:
             return Failure(error)
         return PartSum(values, counted.n_rows) if counted.n_rows else None
@@ -146,48 +138,44 @@ class PrivateParts:
         scale: Array | str | None = None,
         feature_names: tuple[str, ...] | None = None,
     ) -> None:
+        check_one_release(privacy, "parts of one table")
+        check_delta_for_rows(privacy.delta, n_rows)
+        rule = FixedRank(validation.rank(rank, n_features))
+        self._machine = PrivateModel(privacy, n_features, rule, scale=scale, feature_names=feature_names)
+        self._ledger = privacy.open_ledger()
+        self._ledger.check(0, None, privacy.mu, adjacency=privacy.adjacency)
+        self._exit = Exit(self._ledger, privacy.adjacency, secrets.token_bytes(32))
         self._privacy = privacy
         self._n_rows = n_rows
         self._scale = scale
-        self._rank = rank
-        self._fit = PrivateFit(privacy, n_features, rank, scale=scale, feature_names=feature_names)
-        self._fit.begin(n_rows, 1.0)
-        self._ledger = privacy.open_ledger()
-        self._ledger.check(0, None, privacy.mu, adjacency=privacy.adjacency)
-        self._key = secrets.token_bytes(32)
-        self._steps: list[tuple[str, Array]] = []
-        self._released: Entry | None = None
+        if self._machine.step is not None:
+            self._machine.add(StepSum("rows", np.zeros(0), n_rows))
         warn_of_refit(privacy, stacklevel=4)
         warn_of_weak_settings(privacy.epsilon, privacy.delta, n_rows, stacklevel=4)
 
     @property
     def task(self) -> PartTask | None:
         """What the parts sum next; None when the model is complete."""
-        if self._fit.next is None:
+        machine = self._machine
+        if machine.next is None:
             return None
         model = b""
-        if self._released is not None:
-            evaluated = self._fit.model
-            model = model_file.encode(evaluated.kind, evaluated.arrays, evaluated.metadata)
-        settings = {
-            field.name: getattr(self._privacy, field.name)
-            for field in fields(self._privacy)
-            if field.init and field.name != "ledger"
-        }
+        if machine.view is not None:
+            model = model_file.encode(machine.model.kind, machine.model.arrays, machine.model.metadata)
+        settings = {name: value for name, value in self._privacy.settings.items() if name != "ledger"}
         return PartTask(
             settings,
-            self._fit.n_features,
-            self._rank,
-            self._n_rows,
+            machine.n_features,
+            machine.rank,
             self._scale,
-            tuple(self._steps),
+            tuple(step.pooled for step in machine.taken),
             model,
             secrets.randbits(64),
         )
 
     def add(self, total: PartSum) -> None:
         """Take the exact sum over all parts: it is paid for, noised, and only then looked at."""
-        announced = self._fit.next
+        announced = self._machine.next
         assert announced is not None
         if total.n_rows != self._n_rows:
             raise ValueError(
@@ -199,39 +187,25 @@ class PrivateParts:
                 f"the sum must be that of {announced.name!r}, {announced.length} numbers, got "
                 f"{total.values.shape}."
             )
-        adjacency = self._privacy.adjacency
-        entry = self._ledger.debit(0, self._n_rows, announced.name, announced.mu, adjacency=adjacency)
-        noise, number = ExactNoise(self._key), len(self._fit.taken)
-        drawn = [noise.entries((number, i), *block) for i, block in enumerate(announced.blocks)]
-        noisy = total.values + np.concatenate(drawn)
-        was_search = self._fit.searches
-        self._fit.add(_Total(announced.name, noisy, self._n_rows))
-        self._ledger.complete(entry)
-        if was_search:
-            self._steps.append((announced.name, noisy))
-        elif self._released is None:
-            self._released = entry
+
+        def take(noisy: Array, entry: Entry) -> None:
+            state, stream = state_of(self._ledger), secrets.token_hex(8)
+            receipt = Receipt(Exit.sampler, self._n_rows, state, entry.release, stream, entry.time)
+            self._machine.add(announced.of(noisy, self._n_rows), receipt=receipt)
+
+        self._exit.let_out(announced, total.values.copy(), (0, self._n_rows), take)
 
     @property
     def model(self) -> Subspace:
         """The components that rise above the noise, with their certificate."""
-        assert self._released is not None
-        model = self._fit.model
-        assert model.certificate is not None
-        certificate = replace(
-            model.certificate,
-            sampler=ExactNoise.sampler,
-            ledger=state_of(self._ledger),
-            release=self._released.release,
-            stream=secrets.token_hex(8),
-            time=self._released.time,
-        )
-        return model.with_about(certificate=certificate)
+        return self._machine.model
 
     def warnings(self) -> list[str]:
         """What the release does not show, or shows to be wrong."""
-        view, names = self._fit.view, self._fit.feature_names
-        texts = [view.shortfall(), no_scale(self._fit.left_out, names), self._fit.bound_warning()]
+        machine = self._machine
+        view, names = machine.view, machine.feature_names
+        assert view is not None
+        texts = [view.shortfall(), no_scale(machine.left_out, names), machine.bound_warning()]
         if self._scale is None and view.n_components():
             texts.append(dominant_feature(view.summary(), None, names))
         return [text for text in texts if text]

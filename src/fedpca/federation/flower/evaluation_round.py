@@ -9,7 +9,8 @@ from fedpca.federation.aggregator.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import OwnerSum
 from fedpca.federation.flower.intake import Intake
 from fedpca.federation.flower.round import NodeReply, Outcome, contents_of, failure
-from fedpca.privacy import PrivateTracker, StepSum
+from fedpca.privacy import StepSum
+from fedpca.privacy.model import PrivateModel
 from fedpca.summaries.subspace import Subspace
 from fedpca.trust import envelope
 
@@ -23,7 +24,7 @@ class EvaluationRound:
     """The sums of an evaluation, as they come.
 
     Args:
-        tracker: that knows how sums are checked and pooled.
+        machine: that knows how sums are checked and pooled.
         model: what is evaluated; it has a certificate.
         clients: whose release came from each node.
         aggregator: has the number of rows of each.
@@ -36,7 +37,7 @@ class EvaluationRound:
 
     def __init__(
         self,
-        tracker: PrivateTracker,
+        machine: PrivateModel,
         model: Subspace,
         clients: Mapping[int, str],
         aggregator: Aggregator,
@@ -44,7 +45,7 @@ class EvaluationRound:
         max_bytes: int,
     ) -> None:
         self.sums: dict[str, OwnerSum] = {}
-        self._tracker = tracker
+        self._machine = machine
         self._model = model
         self._clients = clients
         self._aggregator = aggregator
@@ -79,7 +80,7 @@ class EvaluationRound:
             n_rows = self._aggregator.children[client].count
             if owner.own.n_rows != n_rows:
                 raise ValueError(f"n_rows must be that of its release, {n_rows:g}, got {owner.own.n_rows}.")
-            self._tracker.check_evaluation_sum(owner.own, self._model)
+            self._machine.evaluation_sum(self._model).check_own(owner.own)
             self.sums[client], what, reason = owner, "taken", "its evaluation."
         except Exception as error:
             reason = str(error) or type(error).__name__
@@ -90,7 +91,7 @@ class EvaluationRound:
         model, n_rows = self._model, self.n_rows
         if n_rows < _LEAST_EVALUATED * model.count:
             return model, {}
-        found = self._tracker.evaluation(StepSum.pooled([each.own for each in self.sums.values()]), model)
+        found = self._machine.evaluation(StepSum.pooled([each.own for each in self.sums.values()]), model)
         found = found.scaled(model.count / n_rows)  # what nodes are missing is taken to be alike
         explained, low, high = found.explained()
         assert model.certificate is not None

@@ -10,8 +10,8 @@ from typing import Any
 from fedpca._typing import Array
 from fedpca.errors import NodeError
 from fedpca.federation.flower.exchanges import needs_scaling
-from fedpca.privacy import PrivateTracker
 from fedpca.privacy.clipping import Clipping
+from fedpca.privacy.model import PrivateModel
 from fedpca.summaries.agreement import check_same_center
 from fedpca.summaries.scaling import same_scale
 from fedpca.summaries.summary import Summary
@@ -29,7 +29,7 @@ def check_common(
     request: Mapping[str, Any],
     summary: Summary,
     scale: Array | None,
-    tracker: PrivateTracker | None,
+    machine: PrivateModel | None,
     *,
     is_first: bool,
 ) -> None:
@@ -39,14 +39,14 @@ def check_common(
         request: see `Node.reply`.
         summary: of the form of the run.
         scale: what was found of rows without privacy, if anything was.
-        tracker: of the private steps so far, if there are any.
+        machine: of the private steps so far, if there are any.
         is_first: whether there is no release yet; others that have a scale of their own decide.
     """
     is_private = "epsilon" in request
-    if is_private and tracker is not None:
-        if tracker.clipping is not None:
-            _check_clipping(tracker.clipping, summary)
-            scale = tracker.clipping.public_scale
+    if is_private and machine is not None:
+        if machine.found is not None:
+            _check_clipping(machine.clipping, summary)
+            scale = machine.clipping.public_scale
         elif is_first:
             raise ValueError("a release must be made with what nodes find privately, which is not found yet.")
     if request["scale"] == "none":

@@ -36,8 +36,9 @@ from fedpca.federation.flower.round import (
     failure,
     is_lost,
 )
-from fedpca.privacy import Privacy, PrivateTracker, StepSum
-from fedpca.privacy.steps import check_sum, count_rows
+from fedpca.privacy import Privacy, StepSum
+from fedpca.privacy.model import PrivateModel
+from fedpca.privacy.sums import Sum
 from fedpca.summaries import validation
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import Scaling
@@ -123,7 +124,7 @@ class Study:
         self._intake = Intake(aggregator)  # of the exchange now
         self._published = self._load()
         self._features: _Features | None = None
-        self._tracker: PrivateTracker | None = None  # takes part in no step: it knows which comes next
+        self._machine: PrivateModel | None = None  # it knows which step comes next
         if self._published.sums:
             n_features, names = self._published.facts["features"]
             self._begin_steps((n_features, None if names is None else tuple(names)))
@@ -231,12 +232,12 @@ class Study:
 
     @property
     def _will_evaluate(self) -> bool:
-        return self._tracker is not None and self._tracker.is_prepared and self._tracker.can_evaluate
+        return self._machine is not None and self._machine.can_evaluate
 
     @property
     def _takes_steps(self) -> bool:
         return bool(self._intake.scalings or self._intake.sums) or (
-            self._tracker is not None and not self._tracker.is_prepared
+            self._machine is not None and self._machine.step is not None
         )
 
     def _end_of_exchange(self) -> float:
@@ -263,7 +264,7 @@ class Study:
                 f"{len(taken)} of {self._quorum} nodes were there to begin with; nothing was spent. Run "
                 "again when more have joined."
             )
-        elif not taken and self._tracker is not None and not self._tracker.is_prepared:
+        elif not taken and self._machine is not None and self._machine.step is not None:
             stuck = "no node that began the private steps replied in time; run again when they are there."
         if stuck and not any(reply.what in CONTRIBUTING for reply in self.replies.values()):
             self.problem = stuck
@@ -275,14 +276,14 @@ class Study:
             merged = Scaling.merge(each.scaling for each in self._intake.scalings.values())
             published = replace(published, scale=merged.scale(self._request["scale"]))
         if self._intake.sums:
-            if self._tracker is None:
+            if self._machine is None:
                 features = self._features_of_most(self._intake.sums)
                 self._reject_others(self._intake.sums, features)
                 self._begin_steps(features)
                 published = replace(published, rank=self._request["rank"])
             pooled = StepSum.pooled([each.own for each in self._intake.sums.values()])
-            assert self._tracker is not None
-            self._tracker.replay(pooled, paid=False)
+            assert self._machine is not None
+            self._machine.add_pooled(pooled, paid=False)
             published = published.with_sum(pooled)
             _log.info("fedpca: private step %r of %d nodes", pooled.step, len(self._intake.sums))
         if first:
@@ -304,15 +305,15 @@ class Study:
         self._features = features
         n_features, names = features
         rank = min(self._published.rank or self._request["rank"], n_features)
-        self._tracker = PrivateTracker(
+        self._machine = PrivateModel(
+            privacy,
             n_features,
             FixedRank(rank),
-            privacy,
             scale="std" if self._request["scale"] != "none" else None,
             feature_names=names,
         )
         for pooled in self._published.sums:
-            self._tracker.replay(pooled, paid=False)
+            self._machine.add_pooled(pooled, paid=False)
 
     def _features_of_most(self, taken: Mapping[str, OwnerScaling | OwnerSum]) -> _Features:
         return Counter(each.features for each in taken.values()).most_common(1)[0][0]
@@ -389,7 +390,7 @@ class Study:
             self._request,
             release.summary,
             self._published.scale,
-            self._tracker,
+            self._machine,
             is_first=not self._aggregator.children,
         )
         sender = str(node) if self._stable_nodes and not has_roster else ""
@@ -457,13 +458,13 @@ class Study:
         self._intake.check_same_rows(owner)
         if "epsilon" not in self._request:
             raise ValueError("no sum was requested: the run states no epsilon.")
-        if self._tracker is None:
-            check_sum(own, count_rows(), [])
+        if self._machine is None:
+            Sum("rows", (), 0.0).check_own(own)
         else:
             assert self._features is not None
             if reason := _difference(self._features, owner.features):
                 raise ValueError(reason)
-            self._tracker.check_sum(own)
+            self._machine.check_own(own)
         self._intake.note_rows(owner)
 
     def _record_model(self) -> None:
@@ -483,11 +484,11 @@ class Study:
         """The model with a measure of how good it is, by the nodes that released in this run."""
         if not self._will_evaluate or not model.rank or model.certificate is None:
             return model
-        tracker = self._tracker
-        assert tracker is not None
+        machine = self._machine
+        assert machine is not None
         nodes = {node for node, reply in self.replies.items() if reply.what in ("accepted", "unchanged")}
         clients = {node: self._client_of[node] for node in nodes}
-        evaluation = EvaluationRound(tracker, model, clients, self._aggregator, self._intake, self._max_bytes)
+        evaluation = EvaluationRound(machine, model, clients, self._aggregator, self._intake, self._max_bytes)
 
         def receive(node: int, message: FlowerMessage | Exception) -> NodeReply:
             return replace(evaluation.receive(node, message), client=self.replies[node].client)

@@ -1,6 +1,6 @@
 """Mechanisms: what is noised, one per file."""
 
-from fedpca.privacy.mechanisms.base import Calibration, Mechanism, NoiseBlock
+from fedpca.privacy.mechanisms.base import Calibration, Mechanism
 from fedpca.privacy.mechanisms.registry import MECHANISMS, MechanismName, build, calibrate, mechanism_class
 
 __all__ = [
@@ -8,7 +8,6 @@ __all__ = [
     "Calibration",
     "Mechanism",
     "MechanismName",
-    "NoiseBlock",
     "build",
     "calibrate",
     "mechanism_class",

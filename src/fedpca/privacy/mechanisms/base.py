@@ -7,15 +7,15 @@ as much as all rows weigh, and noise scaled to one row would hide nothing.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency
 from fedpca.privacy.clipping import RADIUS, Clipping
-from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
+from fedpca.privacy.sums import NoiseBlock
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.summary import Summary
 
@@ -49,25 +49,11 @@ class Calibration:
         return 2 * sqrt(n_features) * self.off_diagonal
 
 
-class NoiseBlock(NamedTuple):
-    """A part of a statistic whose entries have equal noise.
-
-    Attributes:
-        length: of the part.
-        sd: standard deviation of the noise of an entry.
-        largest: the largest norm that one point gives the part.
-    """
-
-    length: int
-    sd: float
-    largest: float
-
-
 class Mechanism(ABC):
-    """Points in, private summary out: one sum over points, noised when it is released.
+    """Points in, one sum over them out; and the private summary that follows from it, once it is noised.
 
-    So the statistics of several owners add up before there is any noise: `statistic` of each, one noise for
-    all, of the deviations of `blocks`, and `summary_of` the noisy total.
+    So the statistics of several owners add up: `statistic` of each, noise of the deviations of `blocks`, and
+    `summary_of` the noisy total.
 
     Whatever other modules need to know about a mechanism is declared here, so that none compares names.
 
@@ -137,7 +123,7 @@ class Mechanism(ABC):
                 f"features, got {n_features}; use mechanism='sketch'."
             )
 
-    # --- rows in, release out ---
+    # --- rows in ---
 
     @abstractmethod
     def take(self, points: Array) -> None:
@@ -155,11 +141,7 @@ class Mechanism(ABC):
         """By how much a joint release lowers a total on average: the square of the sum's noise comes off."""
         return 0.0 if self._sum is None else self.n_features * (sigma / SUM_WEIGHT) ** 2 / count
 
-    @abstractmethod
-    def release(self, noise: Noise, certificate: Certificate) -> Summary:
-        """The private summary of all rows so far, in the units of the data."""
-
-    # --- the sums of several owners ---
+    # --- the sum and its summary ---
 
     @classmethod
     @abstractmethod
@@ -179,7 +161,7 @@ class Mechanism(ABC):
         """The private summary, in the units of the data, of a noisy statistic.
 
         Args:
-            noisy: the sum over all owners, shape (length,), noise included.
+            noisy: the sum over one or many owners, shape (length,), noise included.
             count: of points.
             noise: the variance of the noise, in units of that of `blocks`.
         """
@@ -194,11 +176,7 @@ class Mechanism(ABC):
     def _sum_sd(self) -> float:
         return self.calibration.sigma / SUM_WEIGHT * RADIUS
 
-    def _noisy_sum(self, noise: Noise) -> Array | None:
-        """The sum of points with noise, shape (d,), in a joint release."""
-        return None if self._sum is None else self._sum + noise.entries((1,), self.n_features, self._sum_sd)
-
-    def _shortened(self, noisy: Array, noise: float = 1.0) -> Array:
+    def _shortened(self, noisy: Array, noise: float) -> Array:
         """The sum of rows in the unit ball, given that of points with noise of so many times the variance.
 
         It is shortened by what noise adds to its length, to nothing if that is all there is.

@@ -16,8 +16,8 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy.calibration import SENSITIVITY, Adjacency
 from fedpca.privacy.clipping import RADIUS, Clipping
-from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, Mechanism, NoiseBlock
-from fedpca.privacy.noise import Noise, SymmetricMask
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, Mechanism
+from fedpca.privacy.sums import NoiseBlock
 from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.moments import Moments
@@ -63,15 +63,6 @@ class Gram(Mechanism):
         self._products += points.T @ points
         self._add_to_sum(points)
 
-    def release(self, noise: Noise, certificate: Certificate) -> Moments:
-        calibration, unit = self.calibration, RADIUS**2
-        mask = SymmetricMask(
-            noise, self.n_features, calibration.sigma * unit, calibration.off_diagonal * unit
-        )
-        products, total = mask.add_to(self._products.copy()), self._noisy_sum(noise)
-        total = None if total is None else self._shortened(total)
-        return self._moments(products, total, self.count, certificate)
-
     def statistic(self) -> Array:
         """The diagonal of the sum of x x^T, what is above it, row by row, and in a joint release the sum."""
         above = [self._products[i, i + 1 :] for i in range(self.n_features)]
@@ -89,31 +80,27 @@ class Gram(Mechanism):
         return (diagonal, above, *self._sum_block())
 
     def summary_of(self, noisy: Array, *, count: float, noise: float, certificate: Certificate) -> Moments:
-        d = self.n_features
-        products, start = np.diag(noisy[:d]), d
+        """In place, as far as that goes: a d x d matrix is large."""
+        d, clipping = self.n_features, self.clipping
+        scatter, start = np.diag(noisy[:d]), d
         for i in range(d):
             stop = start + d - i - 1
-            products[i, i + 1 :] = products[i + 1 :, i] = noisy[start:stop]
+            scatter[i, i + 1 :] = scatter[i + 1 :, i] = noisy[start:stop]
             start = stop
-        total = None if self._sum is None else self._shortened(noisy[start:], noise)
-        return self._moments(products, total, count, certificate)
-
-    def _moments(
-        self, products: Array, total: Array | None, count: float, certificate: Certificate
-    ) -> Moments:
-        """The moments of the rows, given noisy products of points and the sum of rows in the unit ball."""
-        scatter = products
         scatter /= RADIUS**2
-        offset: Array = np.zeros(self.n_features)
-        if total is not None:
+        offset: Array = np.zeros(d)
+        if self._sum is not None:
+            total = self._shortened(noisy[start:], noise)
             offset = total / count
-            scatter -= np.outer(total, offset)
-        if self.clipping.scale is not None:  # what is left out has noise and nothing else
-            scatter[self.clipping.left_out] = scatter[:, self.clipping.left_out] = 0.0
+            for row, length in zip(scatter, total, strict=True):
+                row -= length * offset
+        if clipping.scale is not None:  # what is left out has noise and nothing else
+            scatter[clipping.left_out] = scatter[:, clipping.left_out] = 0.0
+        scatter *= clipping.unit
         return Moments(
             self._rows_of(count),
-            self.clipping.mean(offset),
-            self.clipping.unit * scatter,
-            self.clipping.centered,
-            about=About(self.clipping.feature_names, self.clipping.public_scale, certificate),
+            clipping.mean(offset),
+            scatter,
+            clipping.centered,
+            about=About(clipping.feature_names, clipping.public_scale, certificate),
         )

@@ -7,6 +7,7 @@ Departures from the Nystrom sketch of Tropp, Yurtsever, Udell and Cevher (2017):
 3. Only directions above the noise are kept.
 """
 
+from functools import lru_cache
 from math import sqrt
 
 import numpy as np
@@ -14,9 +15,8 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency
 from fedpca.privacy.clipping import RADIUS, Clipping, clipped
-from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, Mechanism, NoiseBlock
-from fedpca.privacy.noise import Noise
-from fedpca.privacy.schedule import Schedule
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, Mechanism
+from fedpca.privacy.sums import NoiseBlock
 from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
@@ -45,9 +45,7 @@ class Sketch(Mechanism):
         super().__init__(clipping, n_features, calibration, joint=joint, rank=rank)
         self.size = sketch_size(rank, n_features)
         self.radius = min(1.0, 1.5 * sqrt(self.size / n_features))
-        generator = np.random.Generator(np.random.PCG64([_SEED, n_features, self.size]))
-        omega = np.linalg.qr(generator.standard_normal((n_features, self.size)))[0]
-        self._omega = np.rint(omega * _FINE)
+        self._omega = _omega(n_features, self.size)
         self._sketch = np.zeros((n_features, self.size))
 
     @classmethod
@@ -71,14 +69,6 @@ class Sketch(Mechanism):
         self._sketch += points.T @ seen
         self._add_to_sum(points)
 
-    def release(self, noise: Noise, certificate: Certificate) -> Subspace:
-        (entries, *_), shape = self.blocks(), self._sketch.shape
-        sketch = self._sketch + noise.entries((2,), entries.length, entries.sd).reshape(shape)
-        total = self._noisy_sum(noise)
-        total = None if total is None else self._shortened(total)
-        accumulated = Schedule(certificate.planned or 1).accumulated(certificate.report or 1)
-        return self._directions(sketch, total, self.count, accumulated, certificate)
-
     def statistic(self) -> Array:
         """The entries of the sketch, row by row, and in a joint release the sum of rows."""
         of_rows = [] if self._sum is None else [self._sum]
@@ -93,34 +83,19 @@ class Sketch(Mechanism):
         return (NoiseBlock(self._sketch.size, self.calibration.sigma * unit, unit), *self._sum_block())
 
     def summary_of(self, noisy: Array, *, count: float, noise: float, certificate: Certificate) -> Subspace:
+        """Only directions above the noise: what is left out of a subspace cannot be found again later."""
         entries, of_rows = np.split(noisy, [self._sketch.size])
-        total = None if self._sum is None else self._shortened(of_rows, noise)
-        return self._directions(entries.reshape(self._sketch.shape), total, count, sqrt(noise), certificate)
-
-    def _directions(
-        self,
-        sketch: Array,
-        total_of_rows: Array | None,
-        count: float,
-        accumulated: float,
-        certificate: Certificate,
-    ) -> Subspace:
-        """Only directions above the noise: what is left out of a subspace cannot be found again later.
-
-        Args:
-            accumulated: standard deviation of the noise, in units of that of one increment.
-        """
-        sketch = sketch * (self.radius / RADIUS**2)
-        omega = self._omega / _FINE
+        sketch = entries.reshape(self._sketch.shape) * (self.radius / RADIUS**2)
+        omega, clipping = self._omega / _FINE, self.clipping
         offset: Array = np.zeros(self.n_features)
-        if total_of_rows is not None:
+        if self._sum is not None:
+            total_of_rows = self._shortened(of_rows, noise)
             offset = total_of_rows / count
             sketch -= np.outer(total_of_rows, offset @ omega)
-        edge = self.calibration.sigma * accumulated * self.radius * (sqrt(self.n_features) + sqrt(self.size))
+        edge = self.calibration.sigma * sqrt(noise) * self.radius * (sqrt(self.n_features) + sqrt(self.size))
         components, squares = _nystrom(sketch, omega, edge)
         # Omega^T S Omega holds the share k / d of the variance of a random direction's.
         total = max(float(np.sum(omega * sketch)) * self.n_features / self.size, float(squares.sum()))
-        clipping = self.clipping
         return Subspace(
             components,
             sqrt(clipping.unit) * np.sqrt(squares),
@@ -130,6 +105,14 @@ class Sketch(Mechanism):
             clipping.centered,
             about=About(clipping.feature_names, clipping.public_scale, certificate),
         )
+
+
+@lru_cache(maxsize=1)
+def _omega(n_features: int, size: int) -> Array:
+    """The directions, in units of 2^-20, shape (d, k)."""
+    generator = np.random.Generator(np.random.PCG64([_SEED, n_features, size]))
+    omega = np.linalg.qr(generator.standard_normal((n_features, size)))[0]
+    return np.rint(omega * _FINE)
 
 
 def sketch_size(rank: int, n_features: int) -> int:
