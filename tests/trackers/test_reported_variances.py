@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import fit_in_batches, power_law
+from helpers import fit_in_batches, power_law, singular_values
 from numpy.lib.stride_tricks import sliding_window_view
 from sklearn.datasets import load_sample_images
 
@@ -165,6 +165,19 @@ def test_one_long_row_among_the_first_stops_no_search(place, length, rng):
     rows = power_law(rng, 16_000, 300, 0.7)
     rows[place] *= length
     check_every_number(fit_in_batches(fedpca.StreamingPCA(10), rows, 1000), rows, 10, 0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [20_000, 27_000])
+def test_rounding_of_one_long_row_in_float32_is_no_variance(place):
+    """Of its component, in one update after the other: it passed for variance that was discarded."""
+    rows = power_law(np.random.default_rng(0), 32_000, 300, 0.7)
+    rows[place] *= 1e6
+    rows = rows.astype(np.float32)
+    pca = fit_in_batches(fedpca.StreamingPCA(10), rows, 1000)
+    along = energies_along(rows, pca.components_)[1]
+    np.testing.assert_allclose(pca.singular_values_**2, along, rtol=0.01)
+    np.testing.assert_allclose(along, singular_values(rows)[:10] ** 2, rtol=0.01)
 
 
 @pytest.mark.slow

@@ -103,7 +103,11 @@ def append_rows(subspace: Subspace, rows: Array, roots: Array | None, rank: int)
     count, total, mean = subspace.count + added, subspace.total, subspace.mean
     # What was kept, the new rows, the jump of the mean.
     stack = np.zeros((rank_before + len(rows) + 1, rows.shape[1]))
-    np.multiply(subspace.singular_values[:, None], subspace.components, out=stack[:rank_before])
+    stack[:rank_before] = subspace.components
+    # As long as they were: else the rounding of a component in float32 takes or adds energy, once per update,
+    # which passes for energy that was discarded, or hides that.
+    lengths = np.sqrt(np.vecdot(stack[:rank_before], stack[:rank_before]))
+    stack[:rank_before] *= (subspace.singular_values / lengths)[:, None]
     stack[rank_before:-1] = rows
     if subspace.centered:
         new_mean = subtract_mean(stack[rank_before:-1], roots, added)
