@@ -306,9 +306,11 @@ def influences(children: int) -> None:
             merging.append(merged - started)
             measuring.append(time.process_time() - merged)
         differences = []
-        for child in list(summaries)[::50]:
+        for child in list(summaries)[::200]:
             rest = [each for name, each in summaries.items() if name != child]
-            differences.append(abs(float(found[child].angle or 0.0) / _angle(merge_tree(rest), model) - 1))
+            differences.append(
+                abs(float(found[child].angle or 0.0) / _angle(merge_tree(rest, 5 * RANK), model) - 1)
+            )
         longest = max(longest, float(np.median(measuring)))
         lines.append(
             (

@@ -2,6 +2,7 @@
 
     python -m benchmarks.liars           # 784 pixels; half an hour on one core
     python -m benchmarks.liars --quick   # pixels averaged by fours, 196: a minute
+    python -m benchmarks.liars --constants   # other values of the constants of robust.py, 196 pixels
 
 Owners are alike (rows at random), unlike (shares of every digit from Dirichlet(0.5)), or have one digit each.
 Judged are the first five directions against those of all rows of all ten owners, before the lies: the largest
@@ -11,7 +12,7 @@ angle, and the variance captured as a share of the best possible. Mean over seed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -180,13 +181,18 @@ def main() -> None:
     from fedpca import Moments
     from reproduction import datasets
 
-    arguments = options(__doc__, "pixels averaged by fours").parse_args()
+    parser = options(__doc__, "pixels averaged by fours")
+    parser.add_argument("--constants", action="store_true", help="other values of the constants")
+    arguments = parser.parse_args()
     found = datasets.load("mnist-test")
     rows, labels = np.asarray(found.rows, np.float64) / 255, np.asarray(found.labels)
-    if arguments.quick:
+    if arguments.quick or arguments.constants:
         rows = 2 * rows.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(-1, 196)
     truth = Truth(rows, labels)
     print(machine())
+    if arguments.constants:
+        constants(truth)
+        return
     for kind in ("alike", "Dirichlet(0.5)", "one digit each"):
         judged: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for seed in SEEDS:
@@ -202,6 +208,50 @@ def main() -> None:
                     judged.setdefault((name, rule), []).append(truth.judge(merged(owners, rule)))
         heading(f"Owners: {kind}; degrees, captured (worst)")
         table(("lie", *RULES), [(name, *(shown(judged[name, rule]) for rule in RULES)) for name in LIES])
+
+
+CONSTANTS: dict[str, tuple[float, ...]] = {
+    "_LOEWNER": (1.25, 1.5, 2.0, 3.0, 5.0),
+    "_RIDGE": (0.05, 0.2, 0.5, 1.0, 2.0),
+    "_FAR": (1.25, 1.5, 2.0, 2.5, 4.0),
+    "_TRIM_ROUNDS": (1, 3, 10, 30),
+    "_MEDIAN_ROUNDS": (3, 10, 30, 100),
+}
+
+
+def constants(truth: Truth) -> None:
+    """The share that "trim" captures with other values: without a lie, and with the lie that costs most."""
+    from benchmarks.constants import set_to
+    from fedpca.federation.aggregator import robust
+
+    for kind in ("alike", "Dirichlet(0.5)"):
+        federations = [one for seed in SEEDS[:3] for one in _federations(truth, kind, seed)]
+        lines = []
+        for name, values in CONSTANTS.items():
+            for value in values:
+                captured: dict[str, list[float]] = {}
+                with set_to(robust, name, value):
+                    for lie, owners in federations:
+                        captured.setdefault(lie, []).append(truth.judge(merged(owners, "trim"))[1])
+                means = {lie: float(np.mean(each)) for lie, each in captured.items()}
+                honest = means.pop("none")
+                worst = min(means, key=means.__getitem__)
+                lines.append((name, f"{value:g}", f"{honest:.4f}", f"{means[worst]:.4f}", worst))
+        heading(f'"trim", owners: {kind}; captured, mean of {len(SEEDS[:3])} seeds')
+        table(("constant", "value", "no lie", "the worst lie", "which"), lines)
+
+
+def _federations(truth: Truth, kind: str, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every lie with the owners who have it; private ones have noise of their own, and are left out."""
+    from fedpca import Moments
+
+    rng = np.random.default_rng(seed)
+    honest = [Moments.from_rows(truth.rows[part]) for part in split(truth, kind, rng)]
+    for name, lie in LIES.items():
+        if "private" not in name:
+            draw = Draw(truth, seed)
+            parts = [lie(own, draw) if i < LIARS else own for i, own in enumerate(honest)]
+            yield name, {f"owner {i}": own for i, own in enumerate(parts)}
 
 
 def shown(found: list[tuple[float, float]]) -> str:

@@ -427,7 +427,7 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path, name, kind):
 @pytest.mark.parametrize("version", [2**63 - 1, 2**53 + 1])
 def test_a_version_that_no_aggregator_reaches_is_as_good_as_torn(tmp_path, version):
     filled(tmp_path)
-    (tmp_path / "version.json").write_text(json.dumps({"version": version, "states": "3 of 5"}))
+    (tmp_path / "version.json").write_text(json.dumps({"version": version, "states": "0"}))
     with Aggregator(store=tmp_path) as aggregator:
         assert aggregator.receive("d", 1, summary_of(3))
     assert list(Aggregator(store=tmp_path).children) == ["a", "b", "c", "d"]
@@ -492,6 +492,21 @@ def test_versions_of_a_region_only_grow(tmp_path):
     with Aggregator(store=tmp_path) as lost:  # all of it: the clock is behind the counter
         lost.receive("a", 1, summary_of(0))
         assert lost.version > seen[-1] - 10
+
+
+def test_states_put_back_are_noticed_whatever_their_versions_add_up_to(tmp_path):
+    states = {
+        version: State(Message(child, 1, summary_of(0)), version)
+        for child, version in (("a", 10), ("b", 13), ("a", 11), ("b", 12))
+    }
+    store = FolderStore(tmp_path)
+    for version in (10, 13):
+        store.put(states[version])
+    store.close()
+    for version in (11, 12):
+        (tmp_path / f"{states[version].message.child}.state").write_bytes(states[version].encode())
+    with Aggregator(store=tmp_path) as aggregator:
+        assert aggregator.version > 13
 
 
 def test_children_that_count_in_nanoseconds_do_not_break_a_region():

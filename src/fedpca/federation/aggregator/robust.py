@@ -50,6 +50,7 @@ _RIDGE = 0.5  # of the mean variance of a feature is added to the reference: sma
 _FAR = 2.0  # times the distance of the median owner, from where on an owner has no weight
 _MEDIAN_ROUNDS = 100
 _TRIM_ROUNDS = 10
+_SETTLED = 1e-12  # the change of a weight, a share of one, below which the rounds have converged
 _LEAST_WEIGHT = 1e-12
 _NEAR = 1e-6  # of the largest distance: nearer owners count as this far
 # In standard deviations of sampling noise: owners with rows drawn at random from digits are .7 to .9 from
@@ -499,11 +500,13 @@ def _median_weights(distances: _Distances, weights: Array) -> Array:
     """The weights whose mean is the geometric median, by Weiszfeld's iteration."""
     found = weights
     for _ in range(_MEDIAN_ROUNDS):
-        away = distances(found)
+        before, away = found, distances(found)
         if not away.all():
             return weights
         found = weights / away
         found = found / found.sum()
+        if np.abs(found - before).max() <= _SETTLED:
+            break
     return found
 
 
@@ -511,10 +514,12 @@ def _trimmed_weights(distances: _Distances, weights: Array) -> Array:
     """Tukey's biweight of the distances, in units of the median owner's, from the geometric median on."""
     found = _median_weights(distances, weights)
     for _ in range(_TRIM_ROUNDS):
-        away = distances(found)
+        before, away = found, distances(found)
         unit = _FAR * float(_weighted_median(away, weights))
         if not unit:
             return weights
         found = weights * np.maximum(1 - (away / unit) ** 2, 0.0) ** 2
         found = found / found.sum()
+        if np.abs(found - before).max() <= _SETTLED:
+            break
     return found

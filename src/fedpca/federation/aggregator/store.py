@@ -301,7 +301,7 @@ class FolderStore:
         self._lock = ExitStack()
         self._lock_file: FileIO | None = None
         self._versions: dict[str, int] = {}  # of the states
-        self._sum = 0  # of these
+        self._marks = 0  # the sum of those of all states
         self._counter_read = b""  # before the states were
         self._stamps: dict[str, _Stamp] = {}  # of the files of states, as they were read or written
         self._to_mend = False  # whether the writer has to do what a reader must not
@@ -348,7 +348,7 @@ class FolderStore:
         files, at_once = self._read()
         found = {file.message.child: file for file in files.values() if isinstance(file, State)}
         self._versions = {child: state.version for child, state in found.items()}
-        self._sum = sum(self._versions.values())
+        self._marks = sum(_mark(child, version) for child, version in self._versions.items())
         self._read_version(at_once)
         unreadable = {name: reason for name, reason in files.items() if isinstance(reason, str)}
         last = self._last_versions() if unreadable and self._is_writer else {}
@@ -425,8 +425,9 @@ class FolderStore:
         path, contents = self._path(child), state.encode()
         with atomic_write(path, owner_only=True) as temporary:
             temporary.write_bytes(contents)
-        self._sum += state.version - self._versions.get(child, 0)
+        self._forget(child)
         self._versions[child] = state.version
+        self._marks += _mark(child, state.version)
         self.version = max(self.version, state.version)
         if (stamp := _stamp(path)) is not None:
             self._stamps[path.name] = stamp
@@ -465,7 +466,7 @@ class FolderStore:
         else:
             path.unlink(missing_ok=True)
             self._stamps.pop(name, None)
-            self._sum -= self._versions.pop(event.child, 0)
+            self._forget(event.child)
         self.log(event)
 
     def _last_versions(self) -> dict[str, int]:
@@ -499,8 +500,15 @@ class FolderStore:
         self.version = max(latest, self.version) + others if self._is_writer else latest
 
     def _fingerprint(self) -> str:
-        """Differs if a state was added, removed, or replaced by an older one."""
-        return f"{len(self._versions)} of {self._sum}"
+        """Differs if a state was added, removed or replaced: by chance the same for one in 2^64 changes.
+
+        It is a sum, so that a put costs as much for many children as for few.
+        """
+        return f"{self._marks % 2**64:016x}"
+
+    def _forget(self, child: str) -> None:
+        if (version := self._versions.pop(child, None)) is not None:
+            self._marks -= _mark(child, version)
 
     def _read_counter(self) -> bytes:
         try:
@@ -577,6 +585,10 @@ def _latest(events: Sequence[HistoryEvent], sizes: Sequence[int], limit: int) ->
             kept.append(place)
         known.add(child)
     return kept[::-1]
+
+
+def _mark(child: str, version: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{version} {child}".encode()).digest()[:8])
 
 
 def _stamp(file: os.DirEntry[str] | Path) -> _Stamp | None:

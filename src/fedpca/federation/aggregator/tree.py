@@ -90,7 +90,7 @@ class MergeTree:
     def others(self, names: Iterable[str]) -> Iterator[tuple[str, Summary | None]]:
         """Each of these names with the merge of all other summaries, in any order; None if there is no other.
 
-        Down the tree, what is outside a node is merged once for all names below it: a few merges of two
+        Down the tree, what is outside a node is merged once for all names below it: a few merges of few
         summaries per name, and not one of all.
         """
         yield from self._others(self._root, {name: _digits(name) for name in names}, None)
@@ -112,7 +112,15 @@ class MergeTree:
         yield from ((name, rest) for name, rest in zip(ordered, around, strict=True) if name in names)
 
     def _each_without(self, parts: Sequence[Summary], outside: Summary | None) -> Iterator[Summary | None]:
-        """For each part the merge of all others and of what is outside."""
+        """For each part the merge of all others and of what is outside.
+
+        Of many parts the merge of those before it and of those behind it: cheaper, and truncated more often.
+        """
+        if len(parts) <= self.fanout:
+            for place in range(len(parts)):
+                others = [*parts[:place], *parts[place + 1 :], *([] if outside is None else [outside])]
+                yield self._merge_parts(others) if others else None
+            return
         behind: list[Summary | None] = [None]
         for part in reversed(parts[1:]):
             behind.append(self._both(part, behind[-1]))
