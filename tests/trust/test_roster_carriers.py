@@ -98,7 +98,7 @@ def test_only_what_was_signed_counts(roster):
     aggregator = Aggregator(roster=roster)
     message = Message.decode(roster.signer(NORTH).sign(Message("north", 1, summary_of(0)).encode()))
     model = roster.signer(NORTH).sign(model_file.encode(*message.contents()[:2], message.summary.metadata))
-    for change in ({"summary": summary_of(1)}, {"version": 2}, {"child": "south"}, {}):
+    for change in ({"content": summary_of(1)}, {"version": 2}, {"child": "south"}, {}):
         with pytest.raises(SummaryRejected, match="is unsigned"):
             aggregator.receive_message(replace(message, **change))
     for field in ("signature", "signed"):

@@ -19,13 +19,13 @@ from helpers import aggregate
 import fedpca
 from fedpca import Ledger, Privacy, PrivatePCA, StreamingPCA
 from fedpca.errors import NodeError
-from fedpca.federation.aggregator.message import Message as ChildMessage
+from fedpca.federation.aggregator.message import Message
+from fedpca.federation.aggregator.owner_sum import OwnerSum
 from fedpca.federation.flower import private_exchange
-from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published
+from fedpca.federation.flower.exchanges import Published
 from fedpca.federation.flower.node import Node
 from fedpca.privacy import StepSum
 from fedpca.summaries import model_file
-from fedpca.trust import envelope
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
@@ -221,8 +221,8 @@ class TestScale:
 
     def test_a_scaling_that_cannot_be_is_rejected(self, tmp_path):
         configs = configs_of(tmp_path, [60, 90], n_features=300)
-        wide = OwnerScaling("wide", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 400))).encode()
-        many = OwnerScaling("many", 1, fedpca.Scaling.from_rows(raw_units(1, 500, 300))).encode()
+        wide = Message("wide", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 400))).encode()
+        many = Message("many", 1, fedpca.Scaling.from_rows(raw_units(1, 500, 300))).encode()
         grid = grid_of(configs)
         grid.nodes |= {3: sends(wide, "scaling"), 4: sends(many, "scaling"), 5: sends(b"x", "scaling")}
         summary = run(grid, tmp_path / "server", scale="std", max_rows=100, deadline=3.0)
@@ -236,7 +236,7 @@ class TestScale:
         configs = configs_of(tmp_path, [60, 90], n_features=300)
         grid = grid_of(configs)
         grid.nodes[3] = only_if(configs["h0"], lambda published: published.is_empty)  # h0 from another node
-        other = OwnerScaling("h0", 1, fedpca.Scaling.from_rows(raw_units(9, 50, 300))).encode()
+        other = Message("h0", 1, fedpca.Scaling.from_rows(raw_units(9, 50, 300))).encode()
         grid.nodes[4] = sends(other, "scaling")
         summary = run(grid, tmp_path / "server", scale="std", deadline=3.0)
         replies = {reply["node"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
@@ -279,7 +279,7 @@ class TestScale:
 
     def test_hostile_scalings_of_few_features_do_not_decide(self, tmp_path):
         scalings = [
-            OwnerScaling(name, 1, fedpca.Scaling.from_rows(1e6 * raw_units(seed, 50, 20))).encode()
+            Message(name, 1, fedpca.Scaling.from_rows(1e6 * raw_units(seed, 50, 20))).encode()
             for seed, name in enumerate("xy")
         ]
         hostile = {node: sends(each, "scaling") for node, each in enumerate(scalings, start=3)}
@@ -293,11 +293,11 @@ class TestScale:
         configs = configs_of(tmp_path, [60, 90], n_features=300)
         grid = grid_of(configs)
         moments = StreamingPCA(40, scale="std").fit(raw_units(8, 500, 300)).summary_
-        grid.nodes[0] = sends(ChildMessage("early", 1, moments).encode())  # it is first
+        grid.nodes[0] = sends(Message("early", 1, moments).encode())  # it is first
         summary = run(grid, tmp_path / "server", scale="std", quorum=2, expect=2)
         assert "must have the scale of all nodes" in replies_in(summary)["early"][1]
         assert list(summary["contributors"]) == ["h0", "h1"]
-        grid.nodes = {3: sends(ChildMessage("early", 1, moments).encode())}
+        grid.nodes = {3: sends(Message("early", 1, moments).encode())}
         again = run(grid, tmp_path / "server", scale="std", quorum=2, replies=1)
         assert replies_in(again)["early"] == (
             "rejected", "a release must have the scale that was found by all nodes, got another one."
@@ -313,7 +313,7 @@ class TestScale:
         rows, rule = raw_units(8, 50, 20) % 2.0, None if scale == "none" else scale
         by = {"uncentered": rule, "none": None, "numbers": np.ones(20)}.get(form, form)
         own = StreamingPCA(3, center=form != "uncentered", scale=by).fit(rows).summary_
-        few, grid = self.few_and(tmp_path, {0: sends(ChildMessage("early", 1, own).encode())})
+        few, grid = self.few_and(tmp_path, {0: sends(Message("early", 1, own).encode())})
         grid.nodes = dict(sorted(grid.nodes.items()))
         folder = tmp_path / "server"
         summary = run(grid, folder, scale=scale, replies=3)
@@ -323,7 +323,7 @@ class TestScale:
         assert {what for what, _ in replies_in(again).values()} == {"unchanged"}
 
     def test_no_scaling_is_taken_in_a_private_run(self, tmp_path):
-        scaling = OwnerScaling("x", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 300))).encode()
+        scaling = Message("x", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 300))).encode()
         grid = FakeGrid(_1=sends(scaling, "scaling"))
         with pytest.raises(RuntimeError):
             run(grid, tmp_path / "server", replies=1, **{**STEPS, "quorum": 1})
@@ -459,7 +459,7 @@ class TestPrivateSteps:
         hospitals = configs_of(tmp_path, [3000, 2500] if scale == "std" else [60, 60], **PROMISE)
         privacy = Privacy(*PROMISE.values(), "sphere", center=(9.0,) * 6, evaluate=False)
         own = PrivatePCA(2, scale=np.ones(6) if scale == "std" else None, **privacy.settings)
-        early = ChildMessage("early", 1, own.fit(raw_units(8, 500)).release()).encode()
+        early = Message("early", 1, own.fit(raw_units(8, 500)).release()).encode()
         n_sums = {"before": 0, "during": 1, "after": 2}[when]
 
         def comes(message):
@@ -587,7 +587,7 @@ class TestHostileSums:
         configs = configs_of(tmp_path, [3000, 2500, 4000], **PROMISE)
         grid = grid_of(configs)
         for node, (name, (sums, features, _)) in enumerate(self.sums().items(), start=11):
-            encoded = [OwnerSum(name, 1, own, features).encode() for own in sums]
+            encoded = [Message(name, 1, OwnerSum(own, features)).encode() for own in sums]
             grid.nodes[node] = lambda message, encoded=encoded: sends(
                 encoded[min(len(published_in(message).sums), len(encoded) - 1)], "sum"
             )(message)
@@ -609,9 +609,10 @@ class TestHostileSums:
             reply = client(configs["h2"])(message)
             if published_in(message).model is None:
                 return reply
-            honest = OwnerSum.from_envelope(envelope.read(reply.content["sum"]["message"].data))
-            false = replace(honest, own=replace(honest.own, total=np.full(4, 1e15)))
-            return sends(false.encode(), "sum")(message)
+            honest = Message.decode(reply.content["sum"]["message"].data)
+            false = replace(honest.content.own, total=np.full(4, 1e15))
+            content = OwnerSum(false, honest.content.features)
+            return sends(replace(honest, content=content).encode(), "sum")(message)
 
         grid.nodes[3] = lies
         summary = run(grid, tmp_path / "server", **STEPS)
@@ -636,7 +637,7 @@ class TestNode:
             reply = Node.from_config(config).reply(REQUEST, published)
             if reply.kind != "sum" or len(published.sums) == until:
                 return published, reply
-            owner = OwnerSum.from_envelope(envelope.read(reply.contents))
+            owner = Message.decode(reply.contents).content
             published = Published(sums=(*published.sums, owner.own), rank=2)
 
     def test_every_sum_is_served_again_unchanged(self, config):
@@ -646,13 +647,13 @@ class TestNode:
         for number in range(len(published.sums)):
             before = Published(sums=published.sums[:number], rank=2)
             first = Node.from_config(config).reply(REQUEST, before)
-            assert OwnerSum.from_envelope(envelope.read(first.contents)).own.n_rows == 3000
+            assert Message.decode(first.contents).content.own.n_rows == 3000
             assert first == Node.from_config(config).reply(REQUEST, before)
         assert Node.from_config(config).reply(REQUEST, published) == release
         assert debits(config) == paid
 
     def owner_sum(self, reply):
-        return OwnerSum.from_envelope(envelope.read(reply.contents)).own
+        return Message.decode(reply.contents).content.own
 
     def test_a_snapshot_of_the_machine_gives_the_same_sum(self, config, tmp_path):
         """Otherwise two noises, or two sums with one noise, would reveal the rows."""
@@ -718,7 +719,7 @@ class TestNode:
         assert len(set(keys)) == len(keys) == len(debits(config))
         for key, later in pairwise(keys):  # forward, and not back
             assert hashlib.blake2b(b"next", key=bytes.fromhex(key), digest_size=32).hexdigest() == later
-        model = ChildMessage.decode(reply.contents).summary.subspace(2)
+        model = Message.decode(reply.contents).summary.subspace(2)
         Node.from_config(config).reply(REQUEST, Published(sums=published.sums, rank=2, model=model))
         assert debits(config)[-1] == "evaluation"
         assert not path.exists()
@@ -768,7 +769,7 @@ class TestNode:
         published, release = self.advanced(config)
         paid = debits(config)
         renamed = Node.from_config(config | {"client-id": "c"}).reply(REQUEST, published)
-        ours, theirs = ChildMessage.decode(release.contents), ChildMessage.decode(renamed.contents)
+        ours, theirs = Message.decode(release.contents), Message.decode(renamed.contents)
         assert theirs == replace(ours, child="c")
         for number in range(len(published.sums)):
             before = Published(sums=published.sums[:number], rank=2)
@@ -817,7 +818,7 @@ class TestNode:
         write(Path(config["source"]), raw_units(5, 3000))
         number = len(published.sums)
         kept = Node.from_config(config).reply(REQUEST, published)
-        own = OwnerSum.from_envelope(envelope.read(kept.contents)).own
+        own = Message.decode(kept.contents).content.own
         paid = debits(config)
         with pytest.raises(NodeError, match=r"rows changed since version 1 began .*increase version"):
             Node.from_config(config).reply(REQUEST, Published(sums=(*published.sums, own), rank=2))
@@ -827,7 +828,7 @@ class TestNode:
     def test_a_sum_that_is_lost_after_its_debit_is_not_drawn_again(self, config, monkeypatch):
         published, _ = self.advanced(config, until=1)
         scales = Node.from_config(config).reply(REQUEST, published)
-        published = published.with_sum(OwnerSum.from_envelope(envelope.read(scales.contents)).own)
+        published = published.with_sum(Message.decode(scales.contents).content.own)
         no_room_for(monkeypatch, "step-2.safetensors")
         with pytest.raises(OSError, match="disk full"):
             Node.from_config(config).reply(REQUEST, published)
@@ -844,7 +845,7 @@ class TestNode:
         spent = Ledger(state_of(config) / "ledger")
         assert debits(config)[:2] == ["scales", "lengths and spread"]
         assert spent.spent() < 4.0
-        certificate = ChildMessage.decode(release.contents).summary.certificate
+        certificate = Message.decode(release.contents).summary.certificate
         assert [step.step for step in certificate.steps] == debits(config)
 
     def sum_of(self, config, published):
@@ -852,7 +853,7 @@ class TestNode:
         node = Node.from_config(config)
         for number in range(len(published.sums) + 1):
             reply = node.reply(REQUEST, Published(sums=published.sums[:number], rank=2))
-        return OwnerSum.from_envelope(envelope.read(reply.contents)).own.total
+        return Message.decode(reply.contents).content.own.total
 
     def failed_before_its_debit(self, config, monkeypatch):
         """What was published when the first noisy sum could not be paid for."""
@@ -888,7 +889,7 @@ class TestNode:
 
     def test_one_model_is_evaluated(self, config):
         published, release = self.advanced(config)
-        model = ChildMessage.decode(release.contents).summary.subspace(2)
+        model = Message.decode(release.contents).summary.subspace(2)
         asked = Published(sums=published.sums, rank=2, model=model)
         first = Node.from_config(config).reply(REQUEST, asked)
         assert first.kind == "sum"
@@ -906,7 +907,7 @@ class TestNode:
     def test_the_release_is_that_of_an_estimator_with_these_steps(self, config):
         """Alone, a node finds what `fit` finds."""
         _, release = self.advanced(config)
-        released = ChildMessage.decode(release.contents).summary
+        released = Message.decode(release.contents).summary
         pca = PrivatePCA(2, scale="std", **PROMISE).fit(np.load(config["source"]))
         theirs = pca.summary_
         assert released.certificate.clipping == theirs.certificate.clipping

@@ -14,12 +14,13 @@ import fedpca
 from fedpca import Aggregator, Ledger, Roster, SigningKey, Subspace
 from fedpca.errors import NodeError
 from fedpca.federation.aggregator.message import Message
-from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published
+from fedpca.federation.aggregator.owner_sum import OwnerSum
+from fedpca.federation.flower.exchanges import Published
 from fedpca.federation.flower.member import to_request
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
 from fedpca.summaries import model_file
-from fedpca.trust import Member, envelope
+from fedpca.trust import Member
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
@@ -356,7 +357,7 @@ class TestAttacks:
         club = Club(tmp_path, "north", "south", "west", width=300, n_rows=60)
         honest = [np.load(club.configs[name]["source"]) for name in ("north", "south")]
         scaling = fedpca.Scaling.from_rows(1000 * rows_of(5, 60, 300))
-        forged = OwnerScaling("west", 1, scaling).encode()
+        forged = Message("west", 1, scaling).encode()
         signed = club.sign("west", forged)
         kind, arrays, metadata = model_file.decode(signed, "")
         changed = model_file.with_signature(
@@ -444,10 +445,10 @@ class TestPrivateSteps:
             if published_in(message).model is None:
                 return reply
             contents = reply.content["sum"]["message"].data
-            owner = OwnerSum.from_envelope(envelope.read(contents))
-            return sends(
-                replace(owner, own=replace(owner.own, total=1.01 * owner.own.total)).encode(), "sum"
-            )(message)
+            honest = Message.decode(contents)
+            own, features = honest.content.own, honest.content.features
+            content = OwnerSum(replace(own, total=1.01 * own.total), features)
+            return sends(replace(honest, content=content).encode(), "sum")(message)
 
         summary = private.run(private.grid(n2=lies), **STEPS)
         assert summary["evaluation"]["rows"] == 3000

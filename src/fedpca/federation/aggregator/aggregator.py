@@ -235,7 +235,7 @@ class Aggregator:
         except (TypeError, ValueError) as error:
             raise SummaryRejected(_reason(error)) from error
         try:
-            message = replace(named, summary=constructed_again(require_summary(summary)))
+            message = replace(named, content=constructed_again(require_summary(summary)))
         except Exception as error:
             raise self._rejected(named, error) from error
         return self.receive_message(message, sender=sender, warning=warning)
@@ -252,7 +252,7 @@ class Aggregator:
             known = self._states.get(child)
             aside = self._quarantined.get(child)  # its version may come again, and none before it
             try:
-                count = require_summary(message.summary).count
+                count = require_summary(message.content).count
                 if self.roster is None:
                     if known is not None:
                         check_sender(child, known.sender, sender)
@@ -422,7 +422,7 @@ class Aggregator:
         self._check(message.child, summary)
         if summary is message.summary:
             return state
-        reduced = replace(message, summary=summary)
+        reduced = replace(message, content=summary)
         return replace(state, message=reduced, left_out=str(lost or ""), signature=state.signed_by)
 
     def _of_model_features(self, summary: Summary) -> tuple[Summary, LeftOut | None]:

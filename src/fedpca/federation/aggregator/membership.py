@@ -8,7 +8,6 @@ from fedpca.federation.aggregator.message import Message
 from fedpca.federation.aggregator.store import State
 from fedpca.privacy import Privacy
 from fedpca.summaries.about import About
-from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trust.agreement import PROMISE, of_privacy, of_rows, of_summary, require_agreed
@@ -171,10 +170,10 @@ def check_agreed(roster: Roster, child: str, summary: Summary) -> None:
     require(roster, found)
 
 
-def check_agreed_scaling(roster: Roster, child: str, scaling: Scaling) -> None:
-    """Refuse the scaling of other features, or of more rows than its owner declared."""
-    check_declared(roster, child, float(scaling.observed.max()))
-    require(roster, of_rows(scaling.n_features, scaling.feature_names))
+def check_agreed_rows(roster: Roster, message: Message) -> None:
+    """Refuse a scaling or sum of other features, or of more rows than its owner declared."""
+    check_declared(roster, message.child, message.n_rows)
+    require(roster, of_rows(*message.features))
 
 
 def check_declared(roster: Roster, child: str, count: float) -> None:

@@ -1,16 +1,18 @@
-"""Message: a child's summary with its name and version; one encoding for folders, Flower and stores."""
+"""Message: what a child sends, with its name and version; one encoding for folders, Flower and stores."""
 
 import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeVar
 from urllib.parse import unquote
 
 from fedpca._typing import JSON, AnyArray
 from fedpca.errors import ModelFileError
+from fedpca.federation.aggregator.owner_sum import Features, OwnerSum
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.loading import from_file
+from fedpca.summaries.loading import from_file, scaling_from_file
+from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.validation import child_name as child_name
 from fedpca.trust import envelope
@@ -18,17 +20,20 @@ from fedpca.trust.envelope import Envelope, Signature
 
 _MAX_VERSION = 2**63 - 1
 _HEADER = ("child", "version")  # facts of a message beside those of its summary
-_WITHDRAWN = "withdrawn"  # the kind of a message without a summary
+_WITHDRAWN = "withdrawn"  # the kind of a message without content
+
+Content = Summary | Scaling | OwnerSum
+_Content = TypeVar("_Content", Scaling, OwnerSum)
 
 
 @dataclass(frozen=True)
 class Message:
-    """What a child sends to its aggregator, and what the aggregator stores.
+    """What an owner sends: a summary, its scaling or a noisy sum; and what an aggregator stores.
 
     Attributes:
         child: the name of the child: any text.
         version: a whole number from 0. A newer version replaces all older ones.
-        summary: of all rows of the child so far; None if the child was withdrawn.
+        content: of all rows of the child so far; None if the child was withdrawn.
         signature: of the file that it was decoded from, unchecked; None if that is unsigned, or there is
             none. Messages that differ only in this are equal.
         signed: that file, byte for byte, if it has a signature; b"" if not.
@@ -41,15 +46,47 @@ class Message:
 
     child: str
     version: int
-    summary: Summary | None
+    content: Content | None
     signature: Signature | None = field(default=None, init=False, compare=False, repr=False)
     signed: bytes = field(default=b"", init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "child", child_name(self.child))
         object.__setattr__(self, "version", version_number(self.version))
-        if self.summary is not None:
-            require_summary(self.summary)
+        if self.content is not None and not isinstance(self.content, Scaling | OwnerSum):
+            require_summary(self.content)
+
+    @property
+    def summary(self) -> Summary | None:
+        """The content, if it is a summary; of nothing else an aggregator makes a model."""
+        return self.content if isinstance(self.content, Summary) else None
+
+    @property
+    def n_rows(self) -> float:
+        """How many rows it claims to be of."""
+        match self.content:
+            case Scaling() as scaling:
+                return float(scaling.observed.max())
+            case OwnerSum() as each:
+                return each.own.n_rows
+            case None:
+                return 0.0
+            case summary:
+                return summary.count
+
+    @property
+    def features(self) -> Features:
+        """How many features its rows have, and their names, or None."""
+        assert self.content is not None
+        if isinstance(self.content, OwnerSum):
+            return self.content.features
+        return self.content.n_features, self.content.feature_names
+
+    def of(self, wanted: type[_Content]) -> _Content:
+        """The content, if it is of this kind."""
+        if not isinstance(self.content, wanted):
+            raise ValueError(f"it must have a {wanted.kind}, and has {self.contents()[0]!r:.80}.")
+        return self.content
 
     def encode(self) -> bytes:
         """A model file that also has the child and the version; equal messages give equal bytes, unsigned."""
@@ -58,9 +95,9 @@ class Message:
     def contents(self) -> model_file.Contents:
         """Kind, arrays and metadata of its model file."""
         header: JSON = {"child": self.child, "version": self.version}
-        if self.summary is None:
+        if self.content is None:
             return _WITHDRAWN, {}, header
-        return self.summary.kind, self.summary.arrays, self.summary.metadata | header
+        return self.content.kind, self.content.arrays, self.content.metadata | header
 
     @classmethod
     def decode(cls, contents: bytes, name: object = "the message") -> Self:
@@ -85,11 +122,17 @@ class Message:
     def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: object) -> Self:
         """The inverse of `contents`, every value checked."""
         facts = {fact: value for fact, value in metadata.items() if fact not in _HEADER}
-        summary = None if kind == _WITHDRAWN else from_file(name, kind, arrays, facts)
+        content: Content | None = None
+        if kind == Scaling.kind:
+            content = scaling_from_file(name, arrays, facts)
+        elif kind == OwnerSum.kind:
+            content = OwnerSum.from_file(name, arrays, facts)
+        elif kind != _WITHDRAWN:
+            content = from_file(name, kind, arrays, facts)
         try:
-            if summary is None:
+            if content is None:
                 model_file.require_exact(kind, (arrays, facts), ({}, {}))
-            return cls(metadata["child"], metadata["version"], summary)
+            return cls(metadata["child"], metadata["version"], content)
         except KeyError as error:
             raise ModelFileError(
                 f"{name} is not a message: {error} is missing; send the summary again."

@@ -21,7 +21,14 @@ from fedpca._util.files import append_json_line, atomic_write, json_lines, remov
 from fedpca._util.locks import file_lock, is_at, open_file
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.errors import ModelFileError
-from fedpca.federation.aggregator.message import Message, child_name, file_name, name_in, version_number
+from fedpca.federation.aggregator.message import (
+    Message,
+    child_name,
+    file_name,
+    name_in,
+    require_summary,
+    version_number,
+)
 from fedpca.trust.envelope import Signature, canonical, parsed
 
 _log = logging.getLogger("fedpca.federation")
@@ -121,6 +128,8 @@ class State:
     def __post_init__(self) -> None:
         if version_number(self.version) > _MAX_VERSION:
             raise ValueError(f"an aggregator's version must be at most {_MAX_VERSION}, got {self.version}.")
+        if self.message.content is not None:
+            require_summary(self.message.content)
         if self.sender:
             child_name(self.sender, "sender")
         if not isinstance(self.left_out, str) or not isinstance(self.quarantined, bool):

@@ -4,15 +4,14 @@ from collections.abc import Mapping
 
 from fedpca._typing import JSON
 from fedpca._util.extras import require
-from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator.aggregator import Aggregator
-from fedpca.federation.flower.exchanges import OwnerSum
+from fedpca.federation.aggregator.message import Message
+from fedpca.federation.aggregator.owner_sum import OwnerSum
 from fedpca.federation.flower.intake import Intake
-from fedpca.federation.flower.round import NodeReply, Outcome, contents_of, failure
+from fedpca.federation.flower.round import NodeReply, Outcome, contents_of, received
 from fedpca.privacy import StepSum
 from fedpca.privacy.model import PrivateModel
 from fedpca.summaries.subspace import Subspace
-from fedpca.trust import envelope
 
 require("flwr", extra="flower", purpose="a Flower federation")
 from flwr.app import Message as FlowerMessage  # noqa: E402
@@ -44,7 +43,7 @@ class EvaluationRound:
         intake: Intake,
         max_bytes: int,
     ) -> None:
-        self.sums: dict[str, OwnerSum] = {}
+        self.sums: dict[str, StepSum] = {}
         self._machine = machine
         self._model = model
         self._clients = clients
@@ -60,38 +59,34 @@ class EvaluationRound:
     @property
     def n_rows(self) -> int:
         """Of all who have."""
-        return sum(each.own.n_rows for each in self.sums.values())
+        return sum(each.n_rows for each in self.sums.values())
 
     def receive(self, node: int, message: FlowerMessage | Exception) -> NodeReply:
         """Take the sum of a node, if it is one of this model and of the rows of its release."""
-        what: Outcome = "failed"
-        try:
-            if failed := failure(message):
-                raise ValueError(failed[1])
-            assert not isinstance(message, Exception)
-            what = "rejected"
-            kind, contents = contents_of(message, self._max_bytes)
-            file = envelope.read(contents, f"the {kind}")
-            owner = OwnerSum.from_envelope(file)
-            client = self._clients[node]
-            if owner.child != client:
-                raise ValueError(f"its sum must be that of {client!r:.80}, got {owner.child!r:.80}.")
-            self._intake.check_signed(owner, file.signature, owner.own.n_rows)
-            n_rows = self._aggregator.children[client].count
-            if owner.own.n_rows != n_rows:
-                raise ValueError(f"n_rows must be that of its release, {n_rows:g}, got {owner.own.n_rows}.")
-            self._machine.evaluation_sum(self._model).check_own(owner.own)
-            self.sums[client], what, reason = owner, "taken", "its evaluation."
-        except Exception as error:
-            reason = str(error) or type(error).__name__
-        return NodeReply(node, "", what, sanitize(reason, 500), utc_timestamp())
+        return received(node, message, self._opened, self._take)
+
+    def _opened(self, message: FlowerMessage) -> tuple[str, bytes]:
+        return "", contents_of(message, self._max_bytes)[1]
+
+    def _take(self, node: int, contents: bytes) -> tuple[Outcome, str]:
+        owner, client = Message.decode(contents, "the sum"), self._clients[node]
+        own = owner.of(OwnerSum).own
+        if owner.child != client:
+            raise ValueError(f"its sum must be that of {client!r:.80}, got {owner.child!r:.80}.")
+        self._intake.check_signed(owner)
+        n_rows = self._aggregator.children[client].count
+        if own.n_rows != n_rows:
+            raise ValueError(f"n_rows must be that of its release, {n_rows:g}, got {own.n_rows}.")
+        self._machine.evaluation_sum(self._model).check_own(own)
+        self.sums[client] = own
+        return "taken", "its evaluation."
 
     def result(self) -> tuple[Subspace, JSON]:
         """The model with the measure, and the measure as JSON; without, where too few rows were heard of."""
         model, n_rows = self._model, self.n_rows
         if n_rows < _LEAST_EVALUATED * model.count:
             return model, {}
-        found = self._machine.evaluation(StepSum.pooled([each.own for each in self.sums.values()]), model)
+        found = self._machine.evaluation(StepSum.pooled([*self.sums.values()]), model)
         found = found.scaled(model.count / n_rows)  # what nodes are missing is taken to be alike
         explained, low, high = found.explained()
         assert model.certificate is not None

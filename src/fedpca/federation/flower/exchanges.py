@@ -1,26 +1,20 @@
-"""What travels besides releases: owners' scalings and noisy sums, and what the server publishes of them.
-
-All are model files, as releases are. What is published is public: pooled scalings, noisy sums, and models.
-"""
+"""What the server publishes of scalings and noisy sums: a model file of pooled scalings, sums, and models."""
 
 from dataclasses import dataclass, field, replace
-from math import inf
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
 from fedpca._typing import JSON, AnyArray, Array
 from fedpca._util.text import join_names
 from fedpca.errors import ModelFileError
-from fedpca.federation.aggregator.message import child_name, version_number
+from fedpca.federation.aggregator.owner_sum import facts_of, step_sum
 from fedpca.privacy import StepSum
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.loading import scaling_from_file
 from fedpca.summaries.rank import FixedRank
-from fedpca.summaries.scaling import Scaling, check_scale
+from fedpca.summaries.scaling import check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import fastest
-from fedpca.trust.envelope import Envelope
 
 MAX_SUMS = 32
 """More than there are private steps."""
@@ -76,7 +70,7 @@ class Published:
     def contents(self) -> model_file.Contents:
         """Kind, arrays and metadata of its model file."""
         arrays: dict[str, AnyArray] = {f"sum.{i}": pooled.total for i, pooled in enumerate(self.sums)}
-        metadata: JSON = {"sums": [_facts_of(pooled) for pooled in self.sums], "rank": self.rank}
+        metadata: JSON = {"sums": [facts_of(pooled) for pooled in self.sums], "rank": self.rank}
         if self.scale is not None:
             arrays["scale"] = self.scale
         if self.model is not None:
@@ -101,7 +95,7 @@ class Published:
             scale = arrays.get("scale")
             found = cls(
                 None if scale is None else _checked_scale(scale),
-                tuple(_sum(part, arrays[f"sum.{i}"]) for i, part in enumerate(parts)),
+                tuple(step_sum(part, arrays[f"sum.{i}"]) for i, part in enumerate(parts)),
                 validation.integer(metadata["rank"], "rank", at_least=0),
                 model,
                 dict(metadata["facts"]),
@@ -112,86 +106,6 @@ class Published:
             raise ModelFileError(f"{name} is not valid: {error} is missing.") from error
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ModelFileError(f"{name} is not valid: {error}") from error
-
-
-@dataclass(frozen=True, eq=False)
-class OwnerSum:
-    """The noisy sum of one owner, with its name and version.
-
-    Attributes:
-        features: how many, and their names, or None: owners of others do not take steps together.
-    """
-
-    child: str
-    version: int
-    own: StepSum
-    features: tuple[int, tuple[str, ...] | None]
-    kind: ClassVar = "sum"
-
-    def encode(self) -> bytes:
-        """A model file."""
-        return model_file.encode(*self.contents())
-
-    def contents(self) -> model_file.Contents:
-        """Kind, arrays and metadata of its model file."""
-        n_features, names = self.features
-        header = {"child": self.child, "version": self.version, "n_features": n_features, "names": names}
-        return self.kind, {"total": self.own.total}, _facts_of(self.own) | header
-
-    @classmethod
-    def from_envelope(cls, file: Envelope) -> Self:
-        """The inverse of `encode`, every value checked but for those that depend on the step."""
-        kind, arrays, metadata, name = file.kind, file.arrays, file.metadata, "the sum"
-        try:
-            if kind != cls.kind:
-                raise ValueError(f"it is a {kind!r:.80}")
-            n_features = validation.integer(metadata["n_features"], "n_features", at_least=1)
-            names = metadata["names"]
-            found = cls(
-                child_name(metadata["child"]),
-                version_number(metadata["version"]),
-                _sum(metadata, arrays["total"]),
-                (n_features, None if names is None else validation.feature_names(names, n_features)),
-            )
-            model_file.require_exact(kind, (arrays, metadata), found.contents()[1:])
-            return found
-        except KeyError as error:
-            raise ModelFileError(f"{name} is not a valid sum: {error} is missing.") from error
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ModelFileError(f"{name} is not a valid sum: {error}") from error
-
-
-@dataclass(frozen=True)
-class OwnerScaling:
-    """The scaling of one owner's rows, with its name and version."""
-
-    child: str
-    version: int
-    scaling: Scaling
-    kind: ClassVar = Scaling.kind
-
-    @property
-    def features(self) -> tuple[int, tuple[str, ...] | None]:
-        """How many, and their names, or None."""
-        return self.scaling.n_features, self.scaling.feature_names
-
-    def encode(self) -> bytes:
-        """A model file."""
-        header = {"child": self.child, "version": self.version}
-        return model_file.encode(self.kind, self.scaling.arrays, self.scaling.metadata | header)
-
-    @classmethod
-    def from_envelope(cls, file: Envelope, name: object = "the scaling") -> Self:
-        """The inverse of `encode`, every value checked."""
-        arrays, metadata = file.arrays, file.metadata
-        if file.kind != cls.kind:
-            raise ModelFileError(f"{name} must be a scaling, got {file.kind!r:.80}.")
-        facts = {fact: value for fact, value in metadata.items() if fact not in ("child", "version")}
-        scaling = scaling_from_file(name, arrays, facts)
-        try:
-            return cls(child_name(metadata["child"]), version_number(metadata["version"]), scaling)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelFileError(f"{name} is not a valid message: {error}") from error
 
 
 def needs_scaling(n_features: int, rank: int) -> bool:
@@ -215,33 +129,9 @@ def changed_names(kept: JSON, now: JSON) -> str:
 def same_sums(ours: tuple[StepSum, ...], theirs: tuple[StepSum, ...]) -> bool:
     """Whether sums are the same as far as both go."""
     return all(
-        _facts_of(one) == _facts_of(other) and np.array_equal(one.total, other.total)
+        facts_of(one) == facts_of(other) and np.array_equal(one.total, other.total)
         for one, other in zip(ours, theirs, strict=False)
     )
-
-
-def _facts_of(pooled: StepSum) -> JSON:
-    return {
-        "step": pooled.step,
-        "n_rows": pooled.n_rows,
-        "noise": float(pooled.noise),
-        "radius": pooled.radius,
-    }
-
-
-def _sum(facts: JSON, total: AnyArray) -> StepSum:
-    step = facts["step"]
-    if not isinstance(step, str) or len(step) > 100:
-        raise TypeError(f"step must be a short text, got {step!r:.80}.")
-    if total.ndim != 1:
-        raise ValueError(f"a sum must have one dimension, got shape {total.shape}.")
-    n_rows = validation.integer(facts["n_rows"], "n_rows", at_least=1)
-    noise, radius = facts["noise"], facts["radius"]
-    if not validation.is_real(noise) or not 1 <= noise < inf:
-        raise ValueError(f"noise must be a number of at least 1, got {noise!r:.80}.")
-    if not validation.is_real(radius) or not 0 <= radius < inf:
-        raise ValueError(f"radius must be a length, got {radius!r:.80}.")
-    return StepSum(step, np.asarray(total, dtype=np.float64), int(n_rows), float(noise), float(radius))
 
 
 def _checked_scale(scale: AnyArray) -> Array:

@@ -1,13 +1,8 @@
 """Intake: the scalings and sums of clients before their releases, checked as they come, each counted once."""
 
-from typing import TypeVar
-
 from fedpca.federation.aggregator.aggregator import Aggregator
-from fedpca.federation.aggregator.membership import check_declared
-from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum
-from fedpca.trust.envelope import Signature
-
-_Owner = TypeVar("_Owner", OwnerScaling, OwnerSum)
+from fedpca.federation.aggregator.membership import check_agreed_rows
+from fedpca.federation.aggregator.message import Message
 
 
 class Intake:
@@ -24,38 +19,36 @@ class Intake:
     def __init__(self, aggregator: Aggregator) -> None:
         self._aggregator = aggregator
         self._newest: dict[str, int] = {}  # version of a client's scaling or sum in this run
-        self._rows: dict[tuple[str, int], int] = {}  # of clients that take private steps, by version
+        self._rows: dict[tuple[str, int], float] = {}  # of clients that take private steps, by version
         self.begin()
 
     def begin(self) -> None:
         """A new exchange."""
-        self.scalings: dict[str, OwnerScaling] = {}
-        self.sums: dict[str, OwnerSum] = {}
+        self.scalings: dict[str, Message] = {}
+        self.sums: dict[str, Message] = {}
         self.sent_by: dict[str, set[int]] = {}
 
     @property
-    def taken(self) -> dict[str, OwnerScaling | OwnerSum]:
+    def taken(self) -> dict[str, Message]:
         """All that was sent, by client."""
         return {**self.scalings, **self.sums}
 
-    def check_signed(
-        self, owner: OwnerScaling | OwnerSum, signature: Signature | None, n_rows: float
-    ) -> None:
+    def check_signed(self, message: Message) -> None:
         """With a roster, refuse what is not from a member, an older version than known, or of too many rows.
 
         Releases are checked by the aggregator.
         """
-        roster = self._aggregator.roster
+        roster, child = self._aggregator.roster, message.child
         if roster is None:
             return
-        roster.check_signature(signature, owner.child, f"the {owner.kind}")
-        known = max(self._aggregator.versions.get(owner.child, 0), self._newest.get(owner.child, 0))
-        if owner.version < known:
+        roster.check_signature(message.signature, child)
+        known = max(self._aggregator.versions.get(child, 0), self._newest.get(child, 0))
+        if message.version < known:
             raise ValueError(
-                f"rolled back: version {known} of {owner.child!r:.80} is known, and this is version "
-                f"{owner.version}; send the newest."
+                f"rolled back: version {known} of {child!r:.80} is known, and this is version "
+                f"{message.version}; send the newest."
             )
-        check_declared(roster, owner.child, n_rows)
+        check_agreed_rows(roster, message)
 
     def check_rows(self, n_rows: float) -> None:
         """Refuse as few or as many rows as a release may not have."""
@@ -65,23 +58,25 @@ class Intake:
                 f"its number of rows must be at least {least} and at most {most:g}, got {n_rows:g}."
             )
 
-    def check_same_rows(self, owner: OwnerSum) -> None:
+    def check_same_rows(self, message: Message) -> None:
         """Refuse another number of rows than in the steps before."""
-        n_rows = self._rows.get((owner.child, owner.version), owner.own.n_rows)
-        if owner.own.n_rows != n_rows:
-            raise ValueError(f"n_rows must stay {n_rows}, got {owner.own.n_rows}.")
+        n_rows = self._rows.get((message.child, message.version), message.n_rows)
+        if message.n_rows != n_rows:
+            raise ValueError(f"n_rows must stay {n_rows}, got {message.n_rows}.")
 
-    def note_rows(self, owner: OwnerSum) -> None:
+    def note_rows(self, message: Message) -> None:
         """The number of rows of a client that takes a private step."""
-        self._rows[owner.child, owner.version] = owner.own.n_rows
+        self._rows[message.child, message.version] = message.n_rows
 
-    def add(self, taken: dict[str, _Owner], node: int, owner: _Owner) -> None:
+    def add(self, taken: dict[str, Message], node: int, message: Message) -> None:
         """What a client says counts once, from however many nodes it came."""
-        nodes = self.sent_by.setdefault(owner.child, set())
-        known = taken.get(owner.child)
-        is_newer = self._aggregator.roster is not None and known is not None and owner.version > known.version
-        if known is not None and nodes != {node} and not is_newer and known.encode() != owner.encode():
-            raise ValueError(f"node {min(nodes)} is {owner.child!r} already; give each its own client-id.")
-        taken[owner.child] = owner
-        self._newest[owner.child] = owner.version
+        child = message.child
+        nodes, known = self.sent_by.setdefault(child, set()), taken.get(child)
+        is_newer = (
+            self._aggregator.roster is not None and known is not None and message.version > known.version
+        )
+        if known is not None and nodes != {node} and not is_newer and known.encode() != message.encode():
+            raise ValueError(f"node {min(nodes)} is {child!r} already; give each its own client-id.")
+        taken[child] = message
+        self._newest[child] = message.version
         nodes.add(node)

@@ -21,7 +21,6 @@ from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator.message import Message
 from fedpca.federation.flower.exchanges import (
-    OwnerScaling,
     Published,
     Reply,
     changed_names,
@@ -42,7 +41,6 @@ from fedpca.summaries import validation
 from fedpca.summaries.scaling import ScaleLike, Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trust import envelope
 from fedpca.trust.agreement import PROMISE, of_privacy, require_agreed
 
 _log = logging.getLogger(__name__)
@@ -303,7 +301,7 @@ class Node:
             return reply
 
     def _scaling(self) -> bytes:
-        """The scaling of the rows of this version, as an encoded `OwnerScaling`."""
+        """The scaling of the rows of this version, as an encoded `Message`."""
         path = self.state / f"scaling-{self.version}.safetensors"
         with self._locked():
             if not path.exists():
@@ -315,12 +313,12 @@ class Node:
                 scaling = scaling.with_names(rows.feature_names)
                 write(path.with_suffix(".json"), json.dumps({"fingerprint": rows.fingerprint()}).encode())
                 self._gate.check(scaling, lambda: rows)
-                write(path, OwnerScaling(self.client, self.version, scaling).encode())
+                write(path, Message(self.client, self.version, scaling).encode())
             contents = path.read_bytes()
-            kept = OwnerScaling.from_envelope(envelope.read(contents, path), path)
+            kept = Message.decode(contents, path)
             if kept.child != self.client:
                 raise _of_another(kept.child)
-            self._gate.check(kept.scaling, self._opened)
+            self._gate.check(kept.of(Scaling), self._opened)
             return contents
 
     def _check_unchanged(self, rows: RowReader) -> None:

@@ -18,9 +18,9 @@ from fedpca.backend import batch_slices, dense
 from fedpca.errors import NodeError
 from fedpca.estimators.base import chunk_rows
 from fedpca.federation.aggregator.message import Message
+from fedpca.federation.aggregator.owner_sum import OwnerSum
 from fedpca.federation.flower.exchanges import (
     MAX_SUMS,
-    OwnerSum,
     Published,
     Reply,
     changed_names,
@@ -265,8 +265,8 @@ class PrivateExchange:
         return sum(self._own(number).exists() for number in range(1, MAX_SUMS)) + self._release.exists()
 
     def _encoded(self, own: StepSum) -> bytes:
-        features = self._rows.n_features, self._rows.feature_names
-        return OwnerSum(self._client, self._version, own, features).encode()
+        content = OwnerSum(own, (self._rows.n_features, self._rows.feature_names))
+        return Message(self._client, self._version, content).encode()
 
     def _once(
         self, purpose: str, published: Published, compute: Callable[[PrivateTracker], _Value]

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import Empty, Queue
 from threading import Thread
-from typing import Literal
+from typing import Literal, TypeVar
 
 from fedpca._util.extras import require
+from fedpca._util.text import sanitize, utc_timestamp
 
 require("flwr", extra="flower", purpose="a Flower federation")
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict  # noqa: E402
@@ -22,6 +23,7 @@ _PAUSE = 0.5  # seconds
 _KINDS = ("release", "scaling", "sum", "waits")
 
 Outcome = Literal["accepted", "unchanged", "outdated", "taken", "waiting", "withdrawn", "rejected", "failed"]
+_Opened = TypeVar("_Opened")
 CONTRIBUTING = ("accepted", "unchanged", "outdated")
 """Outcomes of a release that is in the model, or a newer one of the same client."""
 
@@ -171,6 +173,33 @@ def failure(message: FlowerMessage | Exception) -> tuple[str, str] | None:
 def is_lost(message: FlowerMessage | Exception) -> bool:
     """Whether a node crashed, or its reply cannot be read: it may do better."""
     return isinstance(message, Exception) or message.has_error()
+
+
+def received(
+    node: int,
+    message: FlowerMessage | Exception,
+    opened: Callable[[FlowerMessage], tuple[str, _Opened]],
+    take: Callable[[int, _Opened], tuple[Outcome, str]],
+) -> NodeReply:
+    """Take what a node sent. Anyone may have sent it: nothing in it may end the run.
+
+    Args:
+        opened: whom it claims to be of, whatever else is wrong, and what it contains.
+        take: what becomes of that, and why.
+    """
+    client, reason = "", ""
+    what: Outcome = "failed"
+    try:
+        if failed := failure(message):
+            client, reason = failed
+        else:
+            assert not isinstance(message, Exception)
+            what = "rejected"
+            client, contents = opened(message)
+            what, reason = take(node, contents)
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+    return NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
 
 
 def contents_of(message: FlowerMessage, max_bytes: int) -> tuple[str, bytes]:

@@ -13,16 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fedpca._typing import JSON
 from fedpca._util.extras import require
 from fedpca._util.files import atomic_write
-from fedpca._util.text import sanitize, utc_timestamp
+from fedpca._util.text import sanitize
 from fedpca.federation.aggregator.aggregator import Aggregator
-from fedpca.federation.aggregator.message import Message
+from fedpca.federation.aggregator.message import Message, require_summary
+from fedpca.federation.aggregator.owner_sum import Features, OwnerSum
 from fedpca.federation.flower.evaluation_round import EvaluationRound
-from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published, needs_scaling
+from fedpca.federation.flower.exchanges import Published, needs_scaling
 from fedpca.federation.flower.form import check_common, check_form
 from fedpca.federation.flower.intake import Intake
 from fedpca.federation.flower.request import digest_of_name
@@ -33,8 +34,8 @@ from fedpca.federation.flower.round import (
     Round,
     array_record,
     contents_of,
-    failure,
     is_lost,
+    received,
 )
 from fedpca.privacy import Privacy, StepSum
 from fedpca.privacy.model import PrivateModel
@@ -54,9 +55,6 @@ from flwr.serverapp import Grid  # noqa: E402
 
 _log = logging.getLogger("fedpca.federation.flower.server_app")
 _MAY_CHANGE = ("rank", "rosters", "keys")  # from one run in a folder to the next
-
-_Features = tuple[int, tuple[str, ...] | None]
-_Owner = TypeVar("_Owner", OwnerScaling, OwnerSum)
 
 
 class Study:
@@ -123,7 +121,7 @@ class Study:
         self._awaited: dict[str, set[int]] = {}  # whose scaling or sum the exchange before it took
         self._intake = Intake(aggregator)  # of the exchange now
         self._published = self._load()
-        self._features: _Features | None = None
+        self._features: Features | None = None
         self._machine: PrivateModel | None = None  # it knows which step comes next
         if self._published.sums:
             n_features, names = self._published.facts["features"]
@@ -273,7 +271,7 @@ class Study:
         published = self._published
         if self._intake.scalings:
             self._reject_others(self._intake.scalings, self._features_of_most(self._intake.scalings))
-            merged = Scaling.merge(each.scaling for each in self._intake.scalings.values())
+            merged = Scaling.merge(each.of(Scaling) for each in self._intake.scalings.values())
             published = replace(published, scale=merged.scale(self._request["scale"]))
         if self._intake.sums:
             if self._machine is None:
@@ -281,7 +279,7 @@ class Study:
                 self._reject_others(self._intake.sums, features)
                 self._begin_steps(features)
                 published = replace(published, rank=self._request["rank"])
-            pooled = StepSum.pooled([each.own for each in self._intake.sums.values()])
+            pooled = StepSum.pooled([each.of(OwnerSum).own for each in self._intake.sums.values()])
             assert self._machine is not None
             self._machine.add_pooled(pooled, paid=False)
             published = published.with_sum(pooled)
@@ -299,7 +297,7 @@ class Study:
         self._publish(published)
         return True
 
-    def _begin_steps(self, features: _Features) -> None:
+    def _begin_steps(self, features: Features) -> None:
         privacy = Privacy.agreed(self._request)
         assert privacy is not None
         self._features = features
@@ -315,10 +313,10 @@ class Study:
         for pooled in self._published.sums:
             self._machine.add_pooled(pooled, paid=False)
 
-    def _features_of_most(self, taken: Mapping[str, OwnerScaling | OwnerSum]) -> _Features:
+    def _features_of_most(self, taken: Mapping[str, Message]) -> Features:
         return Counter(each.features for each in taken.values()).most_common(1)[0][0]
 
-    def _reject_others(self, taken: dict[str, _Owner], features: _Features) -> None:
+    def _reject_others(self, taken: dict[str, Message], features: Features) -> None:
         """Go on without clients of other features than most have."""
         for client in list(taken):
             if reason := _difference(features, taken[client].features):
@@ -330,65 +328,54 @@ class Study:
     # --- replies ---
 
     def _receive(self, node: int, message: FlowerMessage | Exception) -> NodeReply:
-        """Take what a node sent. Anyone may have sent it: nothing in it may end the run."""
-        client, reason = "", ""
-        what: Outcome = "failed"
-        try:
-            if failed := failure(message):
-                client, reason = failed
-            else:
-                assert not isinstance(message, Exception)
-                what = "rejected"
-                kind, contents = contents_of(message, self._max_bytes)
-                if kind == "waits":
-                    client, what = contents[:1000].decode(), "waiting"
-                    reason = "a private step is taken without it."
-                else:
-                    file = envelope.read(contents, f"the {kind}")
-                    client = str(file.metadata.get("child", ""))  # as it claims, whatever else is wrong
-                    what, reason = self._take(node, kind, file)
-        except Exception as error:
-            reason = str(error) or type(error).__name__
-        client = client or self._name_of(node)
-        reply = NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
-        if not is_lost(message) and what not in ("taken", "waiting"):
+        reply = received(node, message, self._opened, self._take)
+        reply = replace(reply, client=reply.client or sanitize(self._name_of(node), 100))
+        if not is_lost(message) and reply.what not in ("taken", "waiting"):
             self._final.add(node)
-        self._unrecorded += what == "accepted"
+        self._unrecorded += reply.what == "accepted"
         self._record_model()
         return reply
 
-    def _take(self, node: int, kind: str, file: Envelope) -> tuple[Outcome, str]:
+    def _opened(self, message: FlowerMessage) -> tuple[str, tuple[str, Envelope | None]]:
+        kind, contents = contents_of(message, self._max_bytes)
+        if kind == "waits":
+            return contents[:1000].decode(), (kind, None)
+        file = envelope.read(contents, f"the {kind}")
+        return str(file.metadata.get("child", "")), (kind, file)
+
+    def _take(self, node: int, opened: tuple[str, Envelope | None]) -> tuple[Outcome, str]:
+        kind, file = opened
+        if file is None:
+            return "waiting", "a private step is taken without it."
+        message = Message.from_envelope(file, f"the {kind}")
         if kind == "release":
-            return self._take_release(node, Message.from_envelope(file, "the release"))
+            return self._take_release(node, message)
+        self._intake.check_signed(message)
+        self._check_name(node, message.child)
+        self._check_features(message)
+        self._intake.check_rows(message.n_rows)
         if kind == "scaling":
-            scaling = OwnerScaling.from_envelope(file)
-            n_rows = float(scaling.scaling.observed.max())
-            self._intake.check_signed(scaling, file.signature, n_rows)
-            self._check_name(node, scaling.child)
-            self._check_scaling(scaling)
-            self._intake.check_rows(n_rows)
-            self._intake.add(self._intake.scalings, node, scaling)
-            taken, reason = scaling.child, "its scaling, but no release yet."
+            self._check_scaling(message)
+            self._intake.add(self._intake.scalings, node, message)
+            reason = "its scaling, but no release yet."
         else:
-            owner = OwnerSum.from_envelope(file)
-            self._intake.check_signed(owner, file.signature, owner.own.n_rows)
-            self._check_name(node, owner.child)
-            self._check_sum(owner)
-            self._intake.add(self._intake.sums, node, owner)
-            taken, reason = owner.child, f"its sum of {owner.own.step!r}, but no release yet."
-        self._node_of.setdefault(taken, node)
+            self._check_sum(message)
+            self._intake.add(self._intake.sums, node, message)
+            reason = f"its sum of {message.of(OwnerSum).own.step!r}, but no release yet."
+        self._node_of.setdefault(message.child, node)
         return "taken", reason
 
     def _take_release(self, node: int, release: Message) -> tuple[Outcome, str]:
         """A name belongs to a key, with a roster, from whatever node it comes; and to a node without one."""
         client, has_roster = release.child, self._aggregator.roster is not None
         self._check_name(node, client)
-        if release.summary is None:
+        if release.content is None:
             return self._leave(release)
-        check_form(self._request, release.summary)
+        summary = require_summary(release.content)
+        check_form(self._request, summary)
         check_common(
             self._request,
-            release.summary,
+            summary,
             self._published.scale,
             self._machine,
             is_first=not self._aggregator.children,
@@ -399,7 +386,7 @@ class Study:
         self._client_of[node] = client
         self._released.add(client)
         if self._intake.scalings:  # of many features, and this release is of few
-            self._reject_others(self._intake.scalings, _features_of(release.summary))
+            self._reject_others(self._intake.scalings, release.features)
         latest = self._aggregator.versions[client]
         if is_new:
             return "accepted", self._missed(client)
@@ -430,31 +417,29 @@ class Study:
         found = "the scale" if self._published.scale is not None else "what was found privately"
         return f"it joined later: {found} is that of the rows of others."
 
-    def _check_scaling(self, owner: OwnerScaling) -> None:
+    def _check_scaling(self, owner: Message) -> None:
         """Refuse a scaling that no release could go with, before it counts as anything."""
+        owner.of(Scaling)
         asked = self._request["scale"] != "none" and self._published.scale is None
         if not asked or "epsilon" in self._request:
             raise ValueError("no scaling was requested.")
         n_features = owner.features[0]
         if not needs_scaling(n_features, self._request["rank"]):
             raise ValueError(f"no scaling was requested of {n_features} features: moments have it.")
-        self._check_features(owner)
         if self._aggregator.children:
             raise ValueError(
                 "releases that have a scale of their own are in the store: select the same features as the "
                 "others, or run in another folder."
             )
 
-    def _check_features(self, owner: OwnerScaling | OwnerSum) -> None:
+    def _check_features(self, owner: Message) -> None:
         """Refuse other features than the run requires."""
         expected = self._aggregator.expected
         if expected is not None and (reason := _difference(_features_of(expected), owner.features)):
             raise ValueError(reason)
 
-    def _check_sum(self, owner: OwnerSum) -> None:
-        own = owner.own
-        self._check_features(owner)
-        self._intake.check_rows(own.n_rows)
+    def _check_sum(self, owner: Message) -> None:
+        own = owner.of(OwnerSum).own
         self._intake.check_same_rows(owner)
         if "epsilon" not in self._request:
             raise ValueError("no sum was requested: the run states no epsilon.")
@@ -512,11 +497,11 @@ class Study:
         return evaluated
 
 
-def _features_of(summary: Summary) -> _Features:
+def _features_of(summary: Summary) -> Features:
     return summary.n_features, summary.feature_names
 
 
-def _difference(ours: _Features, theirs: _Features) -> str:
+def _difference(ours: Features, theirs: Features) -> str:
     """Why owners with these features cannot be added up, or ""."""
     if ours[0] != theirs[0]:
         return f"all must have the same features, got {ours[0]} and {theirs[0]}."

@@ -19,17 +19,13 @@ from fedpca.disclosure.policy import Policy, check_policy
 from fedpca.disclosure.row_counts import RowCounts
 from fedpca.errors import ModelFileError, SignatureError, SummaryRejected
 from fedpca.federation.aggregator.aggregator import Aggregator
-from fedpca.federation.aggregator.membership import check_agreed_scaling
+from fedpca.federation.aggregator.membership import check_agreed_rows
 from fedpca.federation.aggregator.message import (
     Message,
-    child_name,
     file_name,
-    require_summary,
-    version_number,
 )
 from fedpca.federation.folder.storage import Entry, SkippedFile, Storage, open_storage
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.loading import scaling_from_file
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary
 from fedpca.trust.roster import ANYONE, Roster, Signer, require_roster, require_signer
@@ -100,23 +96,16 @@ def publish(
     ...     pathlib.Path(path).name, fedpca.load(path).count
     ('north.1.safetensors', 20.0)
     """
-    child, version = child_name(child), version_number(version)
     signer = require_signer(signer)
     if signer is not None and signer.member.id != child:
         raise ValueError(
             f"the key is that of {signer.member.id!r:.80}, who cannot publish as {child!r:.80}; publish "
             "under the id in the roster."
         )
-    if not isinstance(summary, Scaling):
-        require_summary(summary)
+    message = Message(child, version, summary)
     check_policy(policy, summary, rows)
-    if isinstance(summary, Scaling):
-        name = _file_name(child, version, _SCALING)
-        metadata = summary.metadata | {"child": child, "version": version}
-        contents = model_file.encode(summary.kind, summary.arrays, metadata)
-    else:
-        name = _file_name(child, version, _SUMMARY)
-        contents = Message(child, version, summary).encode()
+    name = _file_name(message)
+    contents = message.encode()
     if signer is not None:
         contents = signer.sign(contents)
     storage = open_storage(folder)
@@ -245,7 +234,11 @@ def collect_scaling(
             try:
                 if entry.size > max_bytes:
                     raise ValueError(_too_large(entry, max_bytes))
-                found.append((entry, *_read_scaling(storage, entry.name, max_bytes, roster)))
+                message = _read(storage, entry.name, max_bytes)
+                if roster is not None:
+                    roster.check_signature(message.signature, message.child, entry.name)
+                    check_agreed_rows(roster, message)
+                found.append((entry, message.child, message.of(Scaling)))
                 break  # older versions do not count
             except Exception as error:  # anyone may have written the file: no fault of it may stop the others
                 skipped.append(entry.skipped(str(error) or type(error).__name__))
@@ -313,12 +306,13 @@ def _hand_over(
     The warning is for summaries of rows that were divided by numbers.
     """
     try:
-        message, summary = _read(storage, entry.name, max_bytes)
+        message = _read(storage, entry.name, max_bytes)
     except ModelFileError as error:
         return entry.skipped(str(error), entry.stamp)
     except Exception as error:  # permissions and networks change without a trace in the file
         return entry.skipped(str(error) or type(error).__name__)
-    warning = warning if isinstance(summary.scale, np.ndarray) else ""
+    if message.summary is None or not isinstance(message.summary.scale, np.ndarray):
+        warning = ""
     try:
         aggregator.receive_message(message, warning=warning)
     except SummaryRejected as rejection:
@@ -330,32 +324,14 @@ def _hand_over(
     return None
 
 
-def _read(storage: Storage, name: str, max_bytes: int) -> tuple[Message, Summary]:
+def _read(storage: Storage, name: str, max_bytes: int) -> Message:
     """The message in a file."""
     message = Message.decode(_contents(storage, name, max_bytes), name)
-    _check_file_name(name, message.child, message.version, _SUMMARY)
-    if message.summary is None:
+    if message.content is None:
         raise ModelFileError("it has no summary; only the aggregator withdraws a child.")
-    return message, message.summary
-
-
-def _read_scaling(storage: Storage, name: str, max_bytes: int, roster: Roster | None) -> tuple[str, Scaling]:
-    """The owner and the scaling in a file."""
-    contents = _contents(storage, name, max_bytes)
-    kind, arrays, metadata = model_file.decode(contents, name)
-    if kind != Scaling.kind:
-        raise ModelFileError(f"{name} must be a Scaling, but contains {kind!r:.80}.")
-    facts = {fact: value for fact, value in metadata.items() if fact not in ("child", "version")}
-    scaling = scaling_from_file(name, arrays, facts)
-    try:
-        child, version = child_name(metadata.get("child")), version_number(metadata.get("version"))
-    except (TypeError, ValueError) as error:
-        raise ModelFileError(f"{name} is not a valid message: {error}") from error
-    _check_file_name(name, child, version, _SCALING)
-    if roster is not None:
-        roster.check(contents, child, name)
-        check_agreed_scaling(roster, child, scaling)
-    return child, scaling
+    if name != _file_name(message):
+        raise ModelFileError(f"renamed: it is version {message.version} of {message.child!r}.")
+    return message
 
 
 def _contents(storage: Storage, name: str, max_bytes: int) -> bytes:
@@ -371,10 +347,6 @@ def _stamp_of_rejection(entry: Entry, aggregator: Aggregator) -> str:
     return f"{entry.stamp} {aggregator.version}"
 
 
-def _file_name(child: str, version: int, suffix: str) -> str:
-    return f"{file_name(child)}.{version}{suffix}"
-
-
-def _check_file_name(name: str, child: str, version: int, suffix: str) -> None:
-    if name != _file_name(child, version, suffix):
-        raise ModelFileError(f"renamed: it is version {version} of {child!r}.")
+def _file_name(message: Message) -> str:
+    suffix = _SCALING if isinstance(message.content, Scaling) else _SUMMARY
+    return f"{file_name(message.child)}.{message.version}{suffix}"
