@@ -6,6 +6,7 @@
 carried     `oversampled_rank`: directions that parts exchange beyond those wanted.
 mean        `far_limit`: up to how large a mean products of rows keep their digits.
 gram        `_GRAM_FLOOR`, `_GRAM_CLEAN`: up to how steep a spectrum an eigenproblem of products serves.
+rounding    `rounding_level`, and what the scatter of a stranger may be off by.
 gaps        `_MAX_DEVIATIONS`, `_COLD_START_ITERATIONS`: missing entries.
 chunks      `chunk_entries`: entries at a time, where rows must be copied.
 
@@ -100,6 +101,41 @@ def gram(seeds: range) -> None:
     table(columns, lines)
 
 
+def rounding(seeds: range) -> None:
+    heading("Rounding: rows that span 3 directions, what is found beside these")
+    results = []
+    for n, d in ((20, 20), (300, 20), (300, 300), (2000, 300)):
+        found = []
+        for seed in seeds:
+            rng = np.random.default_rng(seed)
+            rows = rng.normal(size=(n, 3)) @ rng.normal(size=(3, d))
+            values = np.linalg.svd(rows, compute_uv=False)
+            products = rows.T @ rows
+            energies = np.linalg.eigvalsh(products)
+            narrow = rows.astype(np.float32)
+            single = (narrow.T @ narrow).astype(np.float64)
+            unit = np.finfo(np.float64).eps * np.sqrt(max(n, d))
+            found.append(
+                (
+                    values[3] / values[0] / unit,
+                    np.abs(energies[:-3]).max() / energies[-1] / unit,
+                    -energies[0] / energies.sum(),
+                    -np.linalg.eigvalsh((single + single.T) / 2)[0] / np.trace(single),
+                    np.abs(single - single.T).max() / np.abs(single).max(),
+                )
+            )
+        results.append((f"{n} x {d}", *(number(worst) for worst in np.max(found, axis=0))))
+    columns = (
+        "rows",
+        "singular value / (eps sqrt(size))",
+        "eigenvalue / (eps sqrt(size))",
+        "lowest eigenvalue / trace",
+        "of float32 products",
+        "their asymmetry",
+    )
+    table(columns, results)
+
+
 def gaps(seeds: range) -> None:
     from benchmarks import missing_values as rows_of
     from fedpca import StreamingPCA
@@ -163,7 +199,14 @@ def fastest(runs: int, run: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    parts = {"carried": carried, "mean": mean, "gram": gram, "gaps": gaps, "chunks": chunks}
+    parts = {
+        "carried": carried,
+        "mean": mean,
+        "gram": gram,
+        "rounding": rounding,
+        "gaps": gaps,
+        "chunks": chunks,
+    }
     parser = options(__doc__, "2 seeds instead of 5")
     parser.add_argument("parts", nargs="*", metavar="part", help=f"any of {', '.join(parts)}; all if none")
     given = parser.parse_args()

@@ -30,31 +30,18 @@ def privacy():
 
 
 @pytest.mark.parametrize(
-    ("summary", "n_bars"),
+    ("summary", "facts"),
     [
-        (Subspace.from_rows(rows()), 6),
-        (Subspace.from_rows(rows(), 1), 1),
-        (Subspace.from_rows(rows(80, 60)), 40),
-        (Subspace.from_rows(rows(), scale="std"), 6),
-        (Subspace.empty(4), 0),
-        (Subspace.from_rows(np.ones((1, 3))), 0),
-        (Subspace.from_rows(np.ones((5, 3))), 0),
-        (Moments.from_rows(rows()), 6),
-        (Moments.from_rows(rows(), scale="std"), 6),
-        (Moments(0.0, np.zeros(3), np.zeros((3, 3))), 0),
-        (Moments.from_rows(rows(3, 600)), 0),
+        (Subspace.from_rows(rows(), 1), "Subspace200 rows · 6 features · 1 component, "),
+        (Subspace.from_rows(rows(), scale="std"), "100% of the variance · features divided by their scale"),
+        (Subspace.empty(4), "0 rows · 4 features · 0 components"),
+        (Subspace.from_rows(np.ones((1, 3))), "1 row · 3 features · 0 components"),
+        (Moments.from_rows(rows(), scale="std"), "Moments200 rows · 6 features · features divided"),
+        (Moments(0.0, np.zeros(3), np.zeros((3, 3))), "Moments0 rows · 3 features"),
     ],
 )
-def test_summaries_have_a_scree_plot(summary, n_bars):
-    found = card(summary._repr_html_())
-    bars = found.findall(".//rect")
-    assert len(bars) == n_bars
-    assert found.find("div/strong").text == type(summary).__name__
-    if n_bars:
-        shares = summary.subspace().explained_variance_ratio[:n_bars]
-        heights = np.array([float(bar.get("height")) for bar in bars])
-        np.testing.assert_allclose(heights / heights[0], np.maximum(shares / shares[0], 0.5 / 84), atol=0.002)
-        assert bars[0].find("title").text.startswith("component 1: ")
+def test_summaries_are_shown_as_facts(summary, facts):
+    assert facts in "".join(card(summary._repr_html_()).itertext())
 
 
 def test_a_certificate_is_stated_and_text_is_escaped():
@@ -85,11 +72,7 @@ def test_fitted_estimators_show_diagram_and_model():
     pca = StreamingPCA(2).fit(rows())
     text = bundle(pca)
     assert "sk-top-container" in text
-    found = card(text)
-    bars = found.findall(".//rect")
-    assert len({bar.get("fill") for bar in bars[:2]}) == 1
-    assert bars[1].get("fill") != bars[2].get("fill")  # kept for merging
-    assert "2 components" in "".join(found.itertext())
+    assert "2 components" in "".join(card(text).itertext())
     assert "Fitted model" not in bundle(clone(pca))
 
 

@@ -255,7 +255,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return bundle
 
     def _card(self) -> str:
-        """Facts about the model and its scree plot, as HTML; nothing before there is one."""
+        """Facts about the model, as HTML; nothing before there is one."""
         if not self.__sklearn_is_fitted__():
             return ""
         subspace = self.subspace_

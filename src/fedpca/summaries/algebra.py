@@ -59,7 +59,7 @@ def principal_directions(scatter: Array, rank: int | None = None) -> tuple[Array
     """
     squares, vectors = np.linalg.eigh(scatter)
     squares = squares[::-1][: len(scatter) if rank is None else rank]
-    noise = 2 * rounding_level(len(scatter)) * max(squares[0], 0.0)
+    noise = 2 * rounding_level(len(scatter)) * max(squares[0], 0.0)  # twice: the products have rounded, too
     kept = int(np.count_nonzero(squares > noise))
     return vectors.T[::-1][:kept], np.sqrt(squares[:kept])
 
@@ -84,6 +84,9 @@ def directions_of_features(scatter: Array, rank: int | None = None) -> tuple[Arr
     return components, singular_values
 
 
+_UNNOTICED = 1e-10
+"""Of the trace: negative eigenvalues up to this stay. Products in float64 leave 2e-16, in float32 1e-8 to
+8e-8 (`benchmarks.constants rounding`), and a receiver refuses more than 1e-8."""
 _ACCURATE_RATIO = 1e-4  # of singular values, from which on an eigenproblem gives them to 1e-8
 _MAX_SCALES = 2.0**12  # ratio of the sizes of features from which on they are brought to one scale
 
@@ -117,8 +120,8 @@ def without_negative_eigenvalues(scatter: Array) -> Array:
            [0., 0.]])
     """
     lifted = scatter.copy()
-    lifted.flat[:: len(scatter) + 1] += 1e-10 * float(np.trace(scatter))
-    if is_positive_definite(lifted):  # to far less than float32 rounds
+    lifted.flat[:: len(scatter) + 1] += _UNNOTICED * float(np.trace(scatter))
+    if is_positive_definite(lifted):
         return scatter
     squares, vectors = np.linalg.eigh(scatter)
     varies = scatter.any(axis=0)

@@ -12,7 +12,7 @@ from fedpca._typing import JSON, AnyArray, Array
 from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.frozen import Frozen
-from fedpca.summaries.notebook import summary_card
+from fedpca.summaries.notebook import card
 from fedpca.summaries.scaling import Scale, Scaling
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class BaseSummary(Frozen):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return summary_card(self)
+        return card(self.kind.capitalize(), self)
 
     @property
     def metadata(self) -> JSON:

@@ -74,7 +74,11 @@ def largest_entry(rows: Array) -> float:
 
 
 def rounding_level(size: int) -> float:
-    """The share of the largest singular value up to which others are noise; size: the longer side."""
+    """The share of the largest singular value up to which others are noise; size: the longer side.
+
+    Rounding leaves .2 eps sqrt(size) at most, a twentieth of this; eigenvalues of products have as much
+    (`benchmarks.constants rounding`).
+    """
     return float(4 * np.finfo(np.float64).eps * np.sqrt(size))
 
 

@@ -21,6 +21,9 @@ from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 
+_ASYMMETRY = (
+    1e-8  # of the largest entry: BLAS leaves none, sums in another order a few eps; halves are equal then
+)
 _MOST_DIAGONAL_NOISE = 0.1  # of the diagonal of a private scatter, if it is to correct the scale
 
 
@@ -69,7 +72,7 @@ class Moments(BaseSummary):
         validation.raw_energy(len(mean) * largest, count, mean)
         if not count and largest:
             raise ValueError("moments of no rows must have a scatter of zeros.")
-        if np.abs(scatter - scatter.T).max() > 1e-8 * largest:
+        if np.abs(scatter - scatter.T).max() > _ASYMMETRY * largest:
             raise ValueError("scatter must be symmetric.")
         centered = check_centered(self.centered, mean)
         about = self._checked_about(self.about)

@@ -132,7 +132,7 @@ class VarianceShare:
     share: float
 
     def start(self, n_features: int) -> int:
-        return min(32, n_features)  # doubled until they are enough
+        return min(32, n_features)  # doubled until they are enough: at most twice as many
 
     def next_rank(self, rank: int, singular_values: Array, total: float) -> int:
         needed = self._needed(singular_values, total)

@@ -14,8 +14,11 @@ from fedpca.summaries.algebra import check_centered, deviations_from_mean, round
 from fedpca.summaries.base import BaseSummary, check_observed
 from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error, with_fixed_signs
+from fedpca.summaries.notebook import card
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, divided
 from fedpca.summaries.shrinkage import Shrinkage, check_shrinkage, shrinkage_factors
+
+_UNKNOWN = 1e-6  # of a loading of a feature that no row knows: 8 eps of float32, and set to zero
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,7 +71,7 @@ class Subspace(BaseSummary):
         observed = check_observed(self.observed, count, len(mean))
         if observed is not None:
             unknown = observed == 0
-            if np.abs(components[:, unknown]).max(initial=0.0) > 1e-6 or mean[unknown].any():
+            if np.abs(components[:, unknown]).max(initial=0.0) > _UNKNOWN or mean[unknown].any():
                 raise ValueError("components and mean must be zero for features that no row knows.")
             components[:, unknown] = 0.0
         self._freeze(
@@ -311,6 +314,10 @@ class Subspace(BaseSummary):
 
         return load_summary(path).subspace()
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return card("Subspace", self, self, self.rank)
+
     def __repr__(self) -> str:
         explained = 100 * float(self.explained_variance_ratio.sum())
         private = "" if self.certificate is None else f", {self.certificate.describe()}"
@@ -339,6 +346,7 @@ def _check_shapes(components: Array, singular_values: Array, mean: Array) -> Non
 
 def _checked_total(components: Array, singular_values: Array, count: float, total: float) -> float:
     """The total, raised to the kept energy where only rounding separates them."""
+    # More than rounding leaves: singular values are then off by half as much, as a share of themselves.
     tolerance = float(np.sqrt(np.finfo(components.dtype).eps))
     if (singular_values < 0).any() or (np.diff(singular_values) > 0).any():
         raise ValueError(f"singular_values must be descending and not negative, got {singular_values}.")

@@ -15,6 +15,11 @@ from fedpca._util.text import join_names
 from fedpca.backend import backend_of, ops, to_host
 
 _MAX_NAME = 1000  # characters
+_NEGATIVE = 1e-8
+"""Of the trace: what a stranger's scatter may have below zero. Products in float64 leave 2e-16, those in
+float32 up to 8e-8, which are to be set to zero first (`benchmarks.constants rounding`)."""
+_OF_SQUARES = 64 * float(np.finfo(np.float64).eps)
+"""Of the sum of squares about the origin: who subtracts n m m^T from it is off by a few eps of it."""
 
 
 def child_name(child: object, what: str = "child") -> str:
@@ -389,7 +394,7 @@ def positive_semidefinite(scatter: Array, count: float, mean: Array) -> None:
     if not largest:
         return
     trace = abs(float(np.trace(scatter)))
-    tolerance = 1e-8 * trace + 64 * np.finfo(np.float64).eps * (trace + count * float(mean @ mean))
+    tolerance = _NEGATIVE * trace + _OF_SQUARES * (trace + count * float(mean @ mean))
     lifted = scatter / largest
     lifted.flat[:: len(scatter) + 1] += tolerance / largest
     try:
