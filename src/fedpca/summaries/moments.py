@@ -21,9 +21,8 @@ from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 
-_ASYMMETRY = (
-    1e-8  # of the largest entry: BLAS leaves none, sums in another order a few eps; halves are equal then
-)
+_ASYMMETRY = 1e-8
+"""Of the largest entry: numbers written with 8 digits. BLAS leaves none (`benchmarks.constants rounding`)."""
 _MOST_DIAGONAL_NOISE = 0.1  # of the diagonal of a private scatter, if it is to correct the scale
 
 
