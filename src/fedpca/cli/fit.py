@@ -123,6 +123,14 @@ def fit(
     checkpoint: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Checkpoint file; rerun the same command to resume.")
     ] = None,
+    alarms: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Learn the limit of the score, which this share of the rows exceeds, such as 0.01: for "
+            "transform --scores score,alarm. The files are read once more. It stays in your file.",
+        ),
+    ] = None,
     epsilon: Annotated[float | None, EPSILON] = None,
     delta: Annotated[float | None, DELTA] = None,
     bound: Annotated[str | None, BOUND] = None,
@@ -174,6 +182,8 @@ def fit(
     )
     if privacy is not None and checkpoint is not None:
         raise typer.BadParameter("--checkpoint cannot be combined with --epsilon: it stores un-noised sums.")
+    if alarms is not None:
+        _check_alarms(alarms, path, private=privacy is not None, is_signed=key is not None)
     check_model_path(out, force)
     if checkpoint is not None:
         check_output_path(checkpoint, force=True)
@@ -185,7 +195,8 @@ def fit(
 
     from fedpca.disclosure.policy import Policy
     from fedpca.estimators.base import warn_if_fewer
-    from fedpca.estimators.files import fit_files
+    from fedpca.estimators.detector import PCADetector
+    from fedpca.estimators.files import calibrate_files, fit_files
     from fedpca.estimators.private import PrivatePCA
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import open_rows
@@ -240,7 +251,12 @@ def fit(
     asked = wanted if privacy is not None and isinstance(wanted, int) else 0
     if rules is not None:
         rules.check(summary, counts)
-    model_files.write(out, summary, max(pca.n_components_, asked), counts, signer, reading)
+    limits = None
+    if alarms is not None:
+        with progress_bars():
+            detector = PCADetector.of_model(summary, pca.n_components_, alarms=alarms)
+            limits = calibrate_files(detector, rows).limits_
+    model_files.write(out, summary, max(pca.n_components_, asked), counts, signer, reading, limits)
     if components is not None and privacy is None:
         warn_if_fewer(wanted, pca.n_components_, stacklevel=2)
     if checkpoint is not None:
@@ -258,6 +274,17 @@ def fit(
     data = {"out": str(out), **description, "rows_without_values": empty}
     data |= variants_json(rows, listed) | {"policy": policy_json(rules)}
     print_result(data, as_json, text)
+
+
+def _check_alarms(alarms: float, paths: list[str], *, private: bool, is_signed: bool) -> None:
+    """Refuse a limit that cannot be learned, or that would leave with the model."""
+    if not 0 < alarms < 1:
+        raise typer.BadParameter(f"--alarms must be a share of the rows between 0 and 1, got {alarms:g}.")
+    if "-" in paths:
+        raise typer.BadParameter("--alarms needs files that can be read again, not standard input.")
+    if private or is_signed:
+        other = "--epsilon" if private else "--key"
+        raise typer.BadParameter(f"--alarms cannot be combined with {other}: limits stay with their owner.")
 
 
 def _scale(text: str, rows: "RowReader", *, private: bool) -> "ScaleLike":

@@ -62,11 +62,12 @@ def write(
     counts: "RowCounts | None" = None,
     signer: "Signer | None" = None,
     reading: "Reading | None" = None,
+    limits: "JSON | None" = None,
 ) -> None:
     """Write a model file, see `encode`, signed if there is a signer."""
     from fedpca.summaries import model_file
 
-    contents = encode(summary, n_components, counts, reading if signer is None else None)
+    contents = encode(summary, n_components, counts, reading if signer is None else None, limits)
     model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
 
 
@@ -75,12 +76,14 @@ def encode(
     n_components: int,
     counts: "RowCounts | None" = None,
     reading: "Reading | None" = None,
+    limits: "JSON | None" = None,
 ) -> bytes:
     """A model file; it carries more directions than it shows, so that little is lost in merges.
 
     Of a private model that is the number asked for: merged with others, more may rise above the noise. What a
     policy had counted in the rows stays with the model, so that it can be checked without them. So do the
-    options its rows were read with, unless the model is signed, and so to leave.
+    options its rows were read with, unless the model is signed and so to leave, and the limit of their
+    scores.
     """
     from fedpca.summaries import model_file
 
@@ -90,6 +93,8 @@ def encode(
     given = {name: value for name, value in (reading or {}).items() if _is_given(value)}
     if given:
         metadata["reading"] = given
+    if limits is not None:
+        metadata["limits"] = limits
     return model_file.encode(summary.kind, summary.arrays, metadata)
 
 

@@ -30,8 +30,10 @@ from fedpca.cli.variant_options import matched_variants
 
 if TYPE_CHECKING:
     from fedpca._typing import AnyArray
+    from fedpca.estimators.scoring import ModelPCA
+    from fedpca.readers import Batch
 
-_SCORES = ("components", "spe", "t2")
+_SCORES = ("components", "spe", "t2", "score", "alarm", "named", "contributions")
 _STDOUT = Path("-")
 
 
@@ -64,7 +66,9 @@ def transform(
         typer.Option(
             metavar="NAMES",
             help="What to write: components, the scores pc1, pc2, ...; spe and t2, how unusual each row is "
-            "outside of the components and within them. By default components.",
+            "outside of the components and within them; score, one number of both; alarm, 1 above the limit "
+            "(fit --alarms); named, the column that explains the score best; contributions, what every "
+            "column adds to it. By default components.",
         ),
     ] = None,
     whiten: Annotated[
@@ -112,6 +116,7 @@ def transform(
 
     import numpy as np
 
+    from fedpca.estimators.detector import PCADetector
     from fedpca.estimators.scoring import ModelPCA
     from fedpca.parallel import prefetch
     from fedpca.progress import bar
@@ -137,13 +142,21 @@ def transform(
         rows = replace(rows, dtype=np.dtype(np.float64))
     n_components = min(components or shown, summary.n_features)
     pca = ModelPCA(summary, n_components, whiten=whiten)
-    columns = writers.score_names(pca.n_components_, wanted)
+    detector = None
+    if "alarm" in wanted:
+        if components not in (None, shown):
+            raise typer.BadParameter(f"the limit in {model} is of {shown} components; leave -n out.")
+        detector = PCADetector.load_model(model)
+        if detector.histogram_ is None:
+            raise ValueError(f"{model} has no limit; fit it with --alarms 0.01, or leave out alarm.")
+    features = summary.feature_names or tuple(f"column {i + 1}" for i in range(summary.n_features))
+    columns = writers.score_names(pca.n_components_, [name for name in wanted if name != "named"], features)
     if not kept:
         known = set(rows.passthrough_names)
         kept = next((names for names in writers.DEFAULT_IDS.get(kind, ()) if known.issuperset(names)), [])
         rows = replace(rows, passthrough=tuple(kept))
     with wrong_usage():
-        writers.check_passthrough(kind, kept, columns)
+        writers.check_passthrough(kind, [*kept, *({"named"} & {*wanted})], columns)
     n_shown = pluralize(pca.n_components_, "component")
     done = empty = 0
     correction: Literal["asymptotic"] | None = None if shrinkage is None else "asymptotic"
@@ -155,13 +168,15 @@ def transform(
         prefetch(rows.batches()) as batches,
     ):
         for batch in batches:
-            found: dict[str, AnyArray] = {}
-            if "components" in wanted:
-                found["components"] = pca.transform(batch, shrinkage=correction)
-            if wanted != ["components"]:
-                found["spe"], found["t2"] = pca.anomaly_scores(batch)
-            numbers = np.column_stack([found[name] for name in wanted])
-            write(numbers.astype(np.float32) if rows.dtype == np.float32 else numbers, batch.passthrough)
+            found, beside = _found(pca, batch, wanted, correction), batch.passthrough
+            if detector is not None:
+                found["alarm"] = found["score"] > detector.limit_
+            if "named" in wanted:
+                beside = {**beside, "named": np.asarray(features, dtype=object)[found["named"]]}
+            numbers = np.column_stack(
+                [np.zeros((len(batch), 0)), *(found[name] for name in wanted if name != "named")]
+            )
+            write(numbers.astype(np.float32) if rows.dtype == np.float32 else numbers, beside)
             done += len(batch)
             empty += batch.n_empty_rows()
             progress.advance(len(batch))
@@ -181,6 +196,23 @@ def transform(
         print_result(data, as_json, text)
     elif empty or matched:
         typer.echo(f"fedpca: {text}", err=True)
+
+
+def _found(
+    pca: "ModelPCA", batch: "Batch", wanted: list[str], correction: "Literal['asymptotic'] | None"
+) -> "dict[str, AnyArray]":
+    """What is wanted of some rows, by name; alarms are made of the score."""
+    found: dict[str, AnyArray] = {}
+    if "components" in wanted:
+        found["components"] = pca.transform(batch, shrinkage=correction)
+    if {"spe", "t2"} & {*wanted}:
+        found["spe"], found["t2"] = pca.anomaly_scores(batch)
+    if {"score", "alarm"} & {*wanted}:
+        found["score"] = pca.anomaly_score(batch)
+    if {"named", "contributions"} & {*wanted}:
+        added = pca.contributions(batch)
+        found["named"], found["contributions"] = added.named, added.score
+    return found
 
 
 def _wanted(scores: str | None) -> list[str]:

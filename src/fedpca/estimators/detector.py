@@ -331,13 +331,14 @@ class PCADetector(LiveStream, OutlierMixin, BaseEstimator):
         check_is_fitted(self)
         summary = self.pca_.model if isinstance(self.pca_, ModelPCA) else self.pca_.summary_
         facts: JSON = {"n_components": self.pca_.n_components_}
-        if self.histogram_ is not None:
-            facts["limits"] = {
-                "alarms": self.alarms,
-                "contamination": self._expected,
-                "scores": self.histogram_.to_json(),
-            }
+        facts |= {} if self.histogram_ is None else {"limits": self.limits_}
         return summary.kind, dict(summary.arrays), summary.metadata | facts
+
+    @property
+    def limits_(self) -> JSON:
+        """The limit as a model file has it, for its owner alone."""
+        scores = self._histogram().to_json()
+        return {"alarms": self.alarms, "contamination": self._expected, "scores": scores}
 
     @classmethod
     def load_model(cls, path: str | os.PathLike[str]) -> Self:

@@ -10,6 +10,8 @@ import numpy as np
 
 from fedpca import progress
 from fedpca._typing import JSON
+from fedpca.estimators.detector import PCADetector
+from fedpca.estimators.limits import ScoreHistogram
 from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.parallel import n_threads, prefetch, thread_team
@@ -23,6 +25,7 @@ from fedpca.summaries.scaling import Scaling
 
 _log = logging.getLogger(__name__)
 _CHECKPOINT_SECONDS = 60
+_HISTOGRAMS = 16  # kept at a time: 1 MB
 
 
 def fit_files(
@@ -72,6 +75,18 @@ def fit_files(
     saved = None if checkpoint is None else _Checkpoint(checkpoint, pca, rows)
     with rows.naming_infinity():
         return _fit_plain(pca, rows, saved, should_stop)
+
+
+def calibrate_files(detector: PCADetector, rows: RowReader) -> PCADetector:
+    """The detector with the limit of all rows of files, which are read once more."""
+    found = []
+    with rows.naming_infinity(), progress.bar("limit", rows.n_rows, "rows") as bar:
+        for batch in rows.batches():
+            found.append(detector.score_histogram(batch))
+            bar.advance(len(batch))
+            if len(found) == _HISTOGRAMS:
+                found = [ScoreHistogram.merge(found)]
+    return detector.calibrate(ScoreHistogram.merge(found))
 
 
 def _fit_plain(

@@ -90,10 +90,15 @@ def score_files(path: Path) -> tuple[Path, ...]:
     return (path, path.with_suffix(".eigenval")) if path.name.lower().endswith(".eigenvec") else (path,)
 
 
-def score_names(n_components: int, wanted: Sequence[str] = ("components",)) -> list[str]:
-    """Names of the columns of scores: of "components" one each."""
-    components = [f"pc{i}" for i in range(1, n_components + 1)]
-    return [name for each in wanted for name in (components if each == "components" else [each])]
+def score_names(
+    n_components: int, wanted: Sequence[str] = ("components",), features: Sequence[str] = ()
+) -> list[str]:
+    """Names of the columns of scores: of "components" one each, of "contributions" one per feature."""
+    many = {
+        "components": [f"pc{i}" for i in range(1, n_components + 1)],
+        "contributions": [f"contribution {name}" for name in features],
+    }
+    return [name for each in wanted for name in many.get(each, [each])]
 
 
 def require_any_scores(kind: str) -> None:
