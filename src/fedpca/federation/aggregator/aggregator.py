@@ -394,6 +394,7 @@ class Aggregator:
 
     def _set(self, child: str, summary: Summary | None) -> None:
         self._agreement.set(child, summary)
+        self._merge.set(child, summary)
         self._model = None
 
     def _next_version(self) -> int:
@@ -520,7 +521,7 @@ class Aggregator:
     def summary(self) -> Summary:
         """What to send to a parent: more directions than the model has, or exact moments."""
         with self._lock:
-            return self._without_culprits(self._merged)
+            return self._without_culprits(self._merge.merged)
 
     def influence(self) -> Mapping[str, Influence]:
         """What every child has done to the model, by name: how far the model turns without it, and more.
@@ -547,21 +548,13 @@ class Aggregator:
         raise ValueError("no child has contributed yet.")
 
     def _merged_subspace(self) -> Subspace:
-        merged = self._merged()
+        merged = self._merge.merged()
         return merged.subspace(self.rank and min(self.rank, merged.n_features))
-
-    def _merged(self) -> Summary:
-        return self._merge.merged(self._agreement.summaries)
 
     def _culprit(self) -> str:
         """The child on whose account there is no merge."""
-        return self._merge.culprit(
-            {
-                child: state.message.summary
-                for child, state in sorted(self._states.items(), key=lambda item: item[1].version)
-                if state.message.summary is not None
-            }
-        )
+        came = {child: self._states[child].version for child in self._agreement.summaries}
+        return self._merge.culprit(sorted(came, key=came.__getitem__))
 
     def __repr__(self) -> str:
         children = self.children

@@ -1,6 +1,6 @@
 """ChildrenMerge: the merge of the latest summaries of all children, and the child that stands in its way."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fedpca.federation.aggregator.robust import Robust, what_counts
 from fedpca.federation.aggregator.tree import MergeTree
@@ -17,53 +17,68 @@ class ChildrenMerge:
 
     Attributes:
         tree: the merge; a change of one child recomputes one path.
-        counted: what it has of each child, by name.
     """
 
     def __init__(self, rank: int | None, fanout: int, robust: Robust | None) -> None:
-        self.counted: Mapping[str, Summary] = {}
         self.tree = MergeTree(rank, fanout)
         self._robust = robust
-        self._children: Mapping[str, Summary] | None = None  # whom `counted` is of
+        self._children: dict[str, Summary] = {}
+        self._counted: dict[str, Summary] = {}  # what a robust rule has left of each
+        self._changed = False  # since then
 
-    def merged(self, children: Mapping[str, Summary]) -> Summary:
+    def set(self, child: str, summary: Summary | None) -> None:
+        """Add or replace a child; None removes it."""
+        self._children.pop(child, None)
+        if summary is not None:
+            self._children[child] = summary
+        self._changed = True
+        if self._robust is None:
+            self.tree.set(child, summary)
+
+    @property
+    def counted(self) -> Mapping[str, Summary]:
+        """What the merge has of each child, by name."""
+        return self._children if self._robust is None else self._counted
+
+    def merged(self) -> Summary:
         """Exact moments if all summaries are, else as many directions as inner nodes keep."""
-        if self._children is None or _changed(self._children, children):
-            counted = children if self._robust is None else what_counts(children, self._robust)
-            for child in _changed(self.counted, counted):
-                self.tree.set(child, counted.get(child))
-            self.counted, self._children = dict(counted), dict(children)
+        if self._robust is not None and self._changed:
+            before, self._counted = self._counted, what_counts(self._children, self._robust)
+            for child in before.keys() | self._counted.keys():
+                self.tree.set(child, self._counted.get(child))
+            self._changed = False
         return self.tree.merged()
 
-    def culprit(self, children: Mapping[str, Summary]) -> str:
+    def culprit(self, children: Sequence[str]) -> str:
         """The child, the latest if there are several, without which the others merge.
 
         If there is none, the first that does not merge with those that came before it.
 
         Args:
-            children: at least one, in the order in which they came.
+            children: the names of all, at least one, in the order in which they came.
         """
-        for child in reversed([*children]):
-            if self._merges({name: each for name, each in children.items() if name != child}):
+        whole = dict(self._children)
+        for child in reversed(children):
+            self.set(child, None)
+            works = self._merges()
+            self.set(child, whole[child])
+            if works:
                 return child
-        first: dict[str, Summary] = {}
-        for child, summary in children.items():
-            first[child] = summary
-            if not self._merges(first):
-                break
-        return child
+        for child in children:
+            self.set(child, None)
+        found = ""
+        for child in children:
+            self.set(child, whole[child])
+            if not found and not self._merges():
+                found = child
+        return found or children[-1]
 
-    def _merges(self, children: Mapping[str, Summary]) -> bool:
+    def _merges(self) -> bool:
         try:
-            if children:
-                self.merged(children).subspace()
+            if self._children:
+                self.merged().subspace()
         except (OSError, MemoryError):
             raise
         except Exception:
             return False
         return True
-
-
-def _changed(before: Mapping[str, Summary], after: Mapping[str, Summary]) -> set[str]:
-    """The names of children who came, left or have another summary."""
-    return {name for name in before.keys() | after.keys() if before.get(name) is not after.get(name)}
