@@ -27,6 +27,8 @@ SLOW = {
 }
 SPARK = {"docs/how-to/spark.md", "src/fedpca/federation/engines/spark.py"}
 CLIENT = {  # need scanpy, onnxruntime or Spark, in `make test-clients`
+    "docs/how-to/vector-index.md",
+    "src/fedpca/writers/faiss.py",
     "src/fedpca/writers/onnx.py",
     *SPARK,
 }

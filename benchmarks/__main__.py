@@ -17,6 +17,7 @@ NAMES = (
     "choosing",
     "accuracy",
     "missing_values",
+    "recall",
     "tuning",
     "constants",
     "small_streams",

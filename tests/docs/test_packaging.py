@@ -55,6 +55,8 @@ PROGRAMS = {
     "single-cell": "import fedpca.single_cell\ntry: fedpca.single_cell.pca(None)\nexcept TypeError: pass",
     "onnx": ROWS + "import fedpca, fedpca.writers\n"
     "fedpca.writers.write_onnx(fedpca.Subspace.from_rows(rows), 'model.onnx')",
+    "faiss": ROWS + "import fedpca, fedpca.writers\n"
+    "fedpca.writers.write_faiss(fedpca.Subspace.from_rows(rows), 'model.vt')",
     "files": "import pathlib; pathlib.Path('a.csv').write_text('1,2\\n3,5\\n')\n"
     "from fedpca.readers import open_rows; print(*open_rows('a.csv'))\n"
     "import h5py, zarr",

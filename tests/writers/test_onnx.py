@@ -85,7 +85,7 @@ def test_the_certificate_of_a_private_model_goes_with_it(tmp_path):
 def test_a_feature_that_no_row_knows_adds_nothing(tmp_path):
     rows = some_rows()
     rows[:, 3] = np.nan
-    with pytest.warns(UserWarning, match="3"):
+    with pytest.warns(UserWarning, match="feature 4 has no observed value"):
         pca = fedpca.StreamingPCA(2).fit(rows)
     write_onnx(pca, tmp_path / "model.onnx", dtype="float64")
     later = some_rows(seed=2)

@@ -1,4 +1,4 @@
-"""Files for other programs: scores, a batch at a time, tables, and models as ONNX graphs.
+"""Files for other programs: scores, a batch at a time, tables, and models for ONNX and faiss.
 
 Every file appears once it is complete: an error or an interrupt leaves nothing, or the file that was there.
 
@@ -13,8 +13,9 @@ Every file appears once it is complete: an error or an interrupt leaves nothing,
 101
 """
 
+from fedpca.writers.faiss import write_faiss
 from fedpca.writers.onnx import write_onnx
 from fedpca.writers.scores import open_scores
 from fedpca.writers.tables import write_tables
 
-__all__ = ["open_scores", "write_onnx", "write_tables"]
+__all__ = ["open_scores", "write_faiss", "write_onnx", "write_tables"]

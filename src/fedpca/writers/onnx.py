@@ -10,11 +10,9 @@ from fedpca._typing import Array
 from fedpca._util.extras import require
 from fedpca._util.files import atomic_write, local_path
 from fedpca._util.version import __version__
-from fedpca.summaries import validation
-from fedpca.summaries.algebra import degrees_of_freedom
-from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.writers.exported import exported
 
 if TYPE_CHECKING:
     from fedpca.estimators.base import BasePCA
@@ -57,39 +55,23 @@ def write_onnx(
     >>> bool(np.allclose(scores, pca.transform(rows), atol=1e-5))
     True
     """
-    from fedpca.estimators.base import BasePCA  # scikit-learn, which tables can do without
-
     onnx = require("onnx", extra="onnx", purpose="exporting a model")
     path = local_path(path)
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}.")
-    shown: int | None = None
-    if isinstance(model, BasePCA):
-        shown, whiten = model.n_components_, bool(model.whiten) if whiten is None else whiten
-        model = model.subspace_
-    elif not isinstance(model, Subspace | Moments):
-        raise TypeError(f"model must be a fitted PCA, a Subspace or Moments, got {type(model).__name__}.")
-    subspace = model.subspace()
-    if n_components is not None:
-        n_components = validation.integer(n_components, "n_components", at_least=1)
-        if n_components > subspace.rank:
-            raise ValueError(f"n_components must be at most {subspace.rank}, got {n_components}.")
-    elif not (n_components := subspace.rank if shown is None else shown):
-        raise ValueError("a model without components has no scores to export.")
-    if n_components * subspace.n_features * np.dtype(dtype).itemsize > _MAX_BYTES:
+    kept, deviations = exported(model, n_components, whiten)
+    if kept.components.size * np.dtype(dtype).itemsize > _MAX_BYTES:
         raise ValueError(
-            f"an ONNX file must be smaller than 2 GB, too small for {n_components} components of "
-            f"{subspace.n_features} features; export fewer components."
+            f"an ONNX file must be smaller than 2 GB, too small for {kept.rank} components of "
+            f"{kept.n_features} features; export fewer components."
         )
-    kept = subspace.truncate(n_components)
     steps: list[tuple[str, str, Array]] = []
     if kept.centered:
         steps.append(("Sub", "mean", kept.mean if kept.scale is None else kept.mean * kept.scale))
     if kept.scale is not None:
         steps.append(("Div", "scale", kept.scale))
     steps.append(("MatMul", "components", kept.components.T))
-    if whiten:
-        deviations = kept.singular_values / np.sqrt(degrees_of_freedom(kept.count))
+    if deviations is not None:
         steps.append(("Div", "deviations", deviations))
     graph = _graph(onnx, [(operator, name, _cast(name, values, dtype)) for operator, name, values in steps])
     made = onnx.helper.make_model(
@@ -99,7 +81,7 @@ def write_onnx(
         ir_version=_IR,
         opset_imports=[onnx.helper.make_opsetid("", _OPSET)],
     )
-    onnx.helper.set_model_props(made, _metadata(model, kept.explained_variance_ratio))
+    onnx.helper.set_model_props(made, _metadata(kept))
     with atomic_write(path) as temporary:
         temporary.write_bytes(made.SerializeToString())
 
@@ -130,10 +112,10 @@ def _cast(name: str, values: Array, dtype: Dtype) -> Array:
     return cast
 
 
-def _metadata(model: Summary, ratios: Array) -> dict[str, str]:
+def _metadata(model: Subspace) -> dict[str, str]:
     facts = {
         "feature_names": None if model.feature_names is None else list(model.feature_names),
-        "explained_variance_ratio": ratios.tolist(),
+        "explained_variance_ratio": model.explained_variance_ratio.tolist(),
         "certificate": None if model.certificate is None else model.certificate.to_json(),
     }
     written = {name: json.dumps(fact) for name, fact in facts.items() if fact is not None}
