@@ -432,6 +432,42 @@ def test_what_the_table_says_of_rows_on_a_device(to_device, is_wide, stream, req
     np.testing.assert_allclose(there.explained_variance_[:k], here.explained_variance_[:k], rtol=rtol)
 
 
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_what_the_table_says_of_a_stream_that_goes_on(to_device, is_wide, request, rng):
+    """Pickled, merged, weighted, in given units, as integers, in a window, and by a tracker of the host."""
+    if is_wide:
+        request.getfixturevalue("wide")
+    rows = power_law(rng, 3000, 300)
+    whole = fitted(rows, n_components=4)
+
+    def agrees(pca, host, rtol=1e-4):
+        np.testing.assert_allclose(pca.explained_variance_[:3], host.explained_variance_[:3], rtol=rtol)
+
+    half = pickle.loads(pickle.dumps(fitted(to_device(rows[:1500]), n_components=4)))
+    assert half._source.backend.on_device
+    agrees(clone(half).merge(half, fitted(to_device(rows[1500:]), n_components=4)), whole)
+    agrees(half.partial_fit(to_device(rows[1500:])), whole)
+    weights = rng.integers(1, 4, 3000)
+    weighted = fedpca.StreamingPCA(4).fit(to_device(rows), sample_weight=weights)
+    assert weighted._source.backend.on_device
+    agrees(weighted, fitted(np.repeat(rows, weights, axis=0), n_components=4))
+    units = {"n_components": 4, "scale": rng.uniform(1, 2, 300)}
+    scaled = fitted(to_device(rows), **units)
+    assert scaled._source.backend.on_device
+    agrees(scaled, fitted(rows, **units))
+    counts = np.rint(100 * rows).astype(np.int64)
+    agrees(fitted(to_device(counts), n_components=4), fitted(counts, n_components=4))
+    window = {"n_components": 4, "window": 1000}
+    agrees(
+        fit_in_batches(fedpca.WindowedPCA(**window), to_device(rows), 500),
+        fit_in_batches(fedpca.WindowedPCA(**window), rows, 500),
+        rtol=1e-3,  # blocks are merged by as many directions as are exchanged
+    )
+    with pytest.warns(UserWarning, match="tracker='nystrom' works on the host"):
+        copied = fitted(to_device(rows), n_components=4, tracker="nystrom")
+    assert not copied._source.backend.on_device
+
+
 def test_more_features_than_a_scatter_can_have(rng):
     torch = pytest.importorskip("torch")
     rows = (rng.normal(size=(400, 6)) @ rng.normal(size=(6, 8200))).astype(np.float32)

@@ -214,10 +214,10 @@ class _Ring:
         )
         blocks = [] if self.current is None else [(self.current, self.newest)]
         for start, stop in pieces[goes_on:]:
-            blocks.append((self.new_block().partial_fit(rows[start:stop]), int(stamps[stop - 1])))
+            blocks.append((self.new_block().partial_fit(rows[start:stop, :]), int(stamps[stop - 1])))
         if goes_on:  # last: rows that cannot be learned, here or in a new block, change nothing
             start, stop = pieces[0]
-            blocks[0] = self._current.partial_fit(rows[start:stop]), int(stamps[stop - 1])
+            blocks[0] = self._current.partial_fit(rows[start:stop, :]), int(stamps[stop - 1])
         closed = [*self.closed]
         closed += [_Block(block.n_samples_seen_, last, block.summary_) for block, last in blocks[:-1]]
         current = blocks[-1][0]
