@@ -15,9 +15,11 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
 _FAR = radians(30.0)
-_BEYOND = 20.0  # times its odds in rows
-_MANY = 1 / 3  # of the rows: no outlier
-_MAX_DIRECTIONS = 64  # of the model, in which a child's share is looked for
+# Times its odds in rows: ten owners of MNIST have up to 1.4 times where they are alike, 5 where they are not,
+# 19 with one digit each; one who adds a spike with as much energy as it has, 50 and more.
+_BEYOND = 20.0
+_MANY = 1 / 3  # of the rows: such a child turns the model by its size
+_MAX_DIRECTIONS = 64  # of the model, in which a child's share is looked for: an eigenproblem for each child
 _SMALL = 64  # features, of which others are merged with all directions: then angles are exact
 _ACCURATE = 1e-9  # of the largest eigenvalue: what is left of a difference of scatters is accurate above this
 
