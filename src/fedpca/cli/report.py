@@ -57,7 +57,8 @@ def report(
     """Write a report about a model: one HTML file.
 
     It shows the scree plot, loadings, certificate, and who signed the model. With --rows it also shows the
-    scores of a sample of the rows, and outliers: the page is then as confidential as the rows. With --run it
+    scores of a sample of the rows, and outliers; if the model has limits (fit --alarms) also the alarms, what
+    caused them, and contributions over time: the page is then as confidential as the rows. With --run it
     also shows who contributed what, and which clients were late, rejected or did not report. Plots are
     interactive in a browser; the page loads nothing from the network.
 
@@ -79,6 +80,7 @@ def report(
     if pictures is not None and pictures.exists() and not _may_write(pictures, force):
         raise FileExistsError(f"{pictures} must be a new or empty folder; choose another, or pass --force.")
 
+    from fedpca.estimators.detector import PCADetector
     from fedpca.readers import open_rows
     from fedpca.report import write_report
     from fedpca.summaries import model_file
@@ -96,10 +98,12 @@ def report(
         read_as = model_files.reading_of(model, contents, rows, reading)
         table = open_rows(rows, columns=names, passthrough=shown_with, **read_as)
         color = table.passthrough[0] if apart else color  # which may be the number of a column
+    has_limits = "limits" in model_file.decode(contents, model)[2]
+    detector = PCADetector.load_model(model) if has_limits else None
     with progress_bars():
         write_report(
             out,
-            summary,
+            summary if detector is None else detector,
             rows=table,
             color=color,
             run=run,

@@ -17,6 +17,7 @@ from fedpca.estimators.anomaly_limits import chi_squared_limit
 from fedpca.estimators.scoring import ModelPCA
 from fedpca.plot.groups import Group, as_texts, group_rows
 from fedpca.readers import Batch, RowReader
+from fedpca.report.alarms import AlarmLog
 from fedpca.report.figures import Limits, span
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
@@ -104,7 +105,12 @@ class Sample:
 
 
 def sample_rows(
-    rows: RowsLike, model: Subspace, n_shown: int, color: object = None, passthrough: Passthrough = None
+    rows: RowsLike,
+    model: Subspace,
+    n_shown: int,
+    color: object = None,
+    passthrough: Passthrough = None,
+    alarms: AlarmLog | None = None,
 ) -> Sample:
     """Read rows once: draw a uniform sample, count the rows above the limits.
 
@@ -113,6 +119,7 @@ def sample_rows(
         n_shown: number of components to compute scores for.
         color: see `write_report`.
         passthrough: see `write_report`.
+        alarms: what a detector says of the rows, which takes them all.
     """
     pca = ModelPCA(model, n_shown)
     spe_limit, t2_limit = pca.anomaly_limits(CONFIDENCE)
@@ -130,6 +137,8 @@ def sample_rows(
                     "rows with the columns the model was fitted to."
                 )
             spe, t2 = pca.anomaly_scores(part)
+            if alarms is not None:
+                alarms.see(part)
             new: dict[str, Any] = {"number": np.arange(n_read + 1, n_read + len(spe) + 1)}
             n_read += len(spe)
             n_above_t2 += int(np.count_nonzero(t2 > t2_limit))

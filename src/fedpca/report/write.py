@@ -7,9 +7,11 @@ from fedpca._typing import Array, RowsLike
 from fedpca._util.files import local_path
 from fedpca._util.text import format_number, percent, sanitize
 from fedpca.estimators.base import BasePCA
+from fedpca.estimators.detector import PCADetector
 from fedpca.federation.one_process.federated_pca import FederatedPCA
 from fedpca.plot.model import shown_components
 from fedpca.plot.style import drawing
+from fedpca.report.alarms import AlarmLog, alarms_section
 from fedpca.report.data import explorable, known_variances
 from fedpca.report.federation import contributions, incidents, influence, over_time
 from fedpca.report.formatting import cell
@@ -26,7 +28,7 @@ from fedpca.summaries.summary import Summary
 
 def write_report(
     path: str | os.PathLike[str],
-    model: BasePCA | Summary,
+    model: BasePCA | PCADetector | Summary,
     *,
     rows: RowsLike = None,
     color: object = None,
@@ -41,7 +43,8 @@ def write_report(
 
     Args:
         path: the file to write; an existing one is replaced.
-        model: a fitted estimator, a `Subspace` or `Moments`.
+        model: a fitted estimator, a `Subspace` or `Moments`; of a `PCADetector` with a limit the page also
+            shows the alarms among the rows, and what caused them.
         rows: data to plot along the components: an array or frame, or `fedpca.readers.open_rows(...)`. It is
             read once, and a random sample is drawn. The page is then as confidential as the rows.
         color: what to color rows by: the name of a column (of files, also a passthrough one), or one value
@@ -73,16 +76,22 @@ def write_report(
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}; create it.")
     if rows is None and (color is not None or passthrough is not None):
         raise ValueError("color and passthrough are about rows, but there are none; give rows, too.")
+    log = None
+    if isinstance(model, PCADetector):
+        log = AlarmLog(model) if rows is not None and model.histogram_ is not None else None
+        model = model.pca_
     subspace, n_shown = shown_components(model, n_components)
     if run is None and isinstance(model, FederatedPCA):
         run = model
     run_history = None if run is None else load_run(run)
     sample = None
     if rows is not None and n_shown:
-        sample = sample_rows(rows, subspace, n_shown, color, passthrough)
+        sample = sample_rows(rows, subspace, n_shown, color, passthrough, log)
     variances = known_variances(model, subspace)
     with drawing():
         sections = _sections(subspace, n_shown, sample, variances, run_history, signature)
+        if log is not None and log.n_rows:
+            sections.insert(0, alarms_section(log, subspace.feature_names))
     if pictures is not None:
         write_pictures(Path(pictures), sections)
     data = explorable(subspace, n_shown, variances, sample) if n_shown else None
