@@ -1,4 +1,5 @@
-"""What secure sums cost: bytes and CPU seconds of an owner and of the coordinator, and the speed of masks.
+"""What secure sums cost: bytes and CPU seconds of an owner and of the coordinator, the speed of masks, and
+what other constants of noise in parts, fixed point and announced noise would cost.
 
     python -m benchmarks.secure           # d = 784 with 10 and 100 owners, d = 4,096 with 10
     python -m benchmarks.secure --quick   # d = 64 with 10 owners
@@ -196,6 +197,79 @@ def mask_speed() -> tuple[float, float]:
     return 8 * WORDS / found["masks"].median, 8 * WORDS / found["ChaCha20"].median
 
 
+def levels() -> None:
+    """How many parts owners draw, and how much more noise than needed is left, by the step between levels."""
+    from fedpca.secure import SecureSums
+    from fedpca.secure.noise_shares import Levels
+
+    lines = []
+    for n_owners in (10, 100, 1000):
+        terms = SecureSums().terms([f"{i:04}" for i in range(n_owners)])
+        shown = [f"{n_owners}", f"{terms.least}"]
+        for step in (1.02, 1.05, 1.1, 1.2, 1.5):
+            sizes = [n_owners]
+            while sizes[-1] > terms.least:
+                following = 1 + int(np.ceil((sizes[-1] - 1) / step - 1e-9))
+                sizes.append(max(terms.least, min(following, sizes[-1] - 1)))
+            if step == 1.1:
+                assert tuple(sizes) == Levels.of(terms, n_owners).sizes
+            kept = [next(size for size in sizes if size <= u) for u in range(terms.least, n_owners + 1)]
+            more = [(u - 1) / (k - 1) for u, k in zip(range(terms.least, n_owners + 1), kept, strict=True)]
+            shown.append(f"{len(sizes)}: {max(more) - 1:.0%}")
+        lines.append(tuple(shown))
+    heading("Levels: parts that an owner draws, and the most noise that is left beyond what is needed")
+    table(("owners", "least", "1.02", "1.05", "1.1", "1.2", "1.5"), lines)
+
+
+def fixed_point() -> None:
+    """What rounding costs without noise: the error of a scatter, by the bits that are kept in reserve."""
+    from fedpca.secure import plain_fit
+
+    lines, before = [], plain_fit._RESERVE
+    rng = np.random.default_rng(0)
+    for n_rows in (100, 10_000, 1_000_000):
+        rows = rng.normal(size=(n_rows, 8)) @ rng.normal(size=(8, 8)) + 3.0
+        deviations = rows - rows.mean(axis=0)
+        exact, found = deviations.T @ deviations, []
+        for plain_fit._RESERVE in (2, 4, 6, 8, 12):
+            fit = plain_fit.PlainFit(100.0, 8, 8)
+            fit.begin(n_rows, 0.0)
+            while (needed := fit.next) is not None:
+                values = np.asarray(fit.vector(iter([rows]), rng), dtype=np.float64)
+                fit.add(Result(needed.name, values, n_rows, ("one",), 0.0))
+            found.append(f"{np.linalg.norm(fit.view.whole.scatter - exact) / np.linalg.norm(exact):.0e}")
+        lines.append((f"{n_rows:,}", *found))
+    plain_fit._RESERVE = before
+    heading("Fixed point: error of the scatter relative to it, by bits in reserve")
+    table(("rows", "2", "4", "6", "8", "12"), lines)
+
+
+class Result(NamedTuple):
+    """A total."""
+
+    name: str
+    values: Array
+    rows: int
+    owners: tuple[str, ...]
+    noise: float
+
+
+def deviations() -> None:
+    """What announced noise may cost or lack, as epsilon at the delta of a promise."""
+    from fedpca import Privacy
+    from fedpca.privacy.calibration import epsilon_of
+    from fedpca.secure.progress import LARGER, SAME
+
+    lines = []
+    for epsilon in (0.5, 2.0, 8.0):
+        mu = Privacy(epsilon, 1e-6).mu
+        limits = (1 / (1 - SAME), 1 / (1 + LARGER))
+        changed = [epsilon_of(mu * factor, 1e-6) / epsilon - 1 for factor in limits]
+        lines.append((f"{epsilon:g}", *(f"{value:.0e}" for value in changed)))
+    heading("Announced deviations: epsilon, relative to the promise, at the limits that owners accept")
+    table(("epsilon", "1e-12 smaller", "1e-5 larger"), lines)
+
+
 def main() -> None:
     arguments = options(__doc__, "d = 64 with 10 owners").parse_args()
     print(f"# Secure sums\n\n{machine()}")
@@ -205,6 +279,9 @@ def main() -> None:
     verdict(
         masks >= LIMIT * chacha, f"masks at {LIMIT:g} of ChaCha20's speed or more", f"{masks / chacha:.2f}"
     )
+    levels()
+    fixed_point()
+    deviations()
     heading("A study")
     lines = []
     for n_features, n_owners in QUICK if arguments.quick else STUDIES:

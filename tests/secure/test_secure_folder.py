@@ -19,6 +19,7 @@ from fedpca.secure import session as session_module
 from fedpca.secure.owner_state import OwnerFiles
 from fedpca.secure.rows import OwnerRows
 from fedpca.trust import Member
+from fedpca.trust.keys import PublicKey
 
 pytestmark = pytest.mark.slow  # all of it together
 
@@ -676,3 +677,22 @@ def test_an_entry_above_the_bound_is_told_at_the_first_step(tmp_path):
     assert study.board().get("keys/001") is None
     study.tables[1][7, 2] = 99.5
     assert study.visit(1).sent == ("keys/001",)
+
+
+def test_every_signature_is_verified_once_per_visit(tmp_path, monkeypatch):
+    study, verified, real = FolderStudy(tmp_path, **PLAIN), [], PublicKey.verify
+
+    def counted(key, signature, data):
+        verified.append(signature)
+        return real(key, signature, data)
+
+    monkeypatch.setattr(PublicKey, "verify", counted)
+    ended = False
+    while not ended:
+        for index in range(5):
+            verified.clear()
+            study.visit(index)
+            assert len(verified) == len(set(verified))
+        verified.clear()
+        ended = not study.coordinate().waits_for
+        assert len(verified) == len(set(verified)) > 0

@@ -44,6 +44,9 @@ class Levels:
         """Each level has the smallest noise that is at most 1.1 times that of the next larger one."""
         sizes = [members]
         while sizes[-1] > terms.least:
+            # In whole numbers, -(-a // b) is a / b rounded up. A step of 1.1 leaves at most 10 % more noise
+            # than needed, for 9 parts among 100 or 1,000 owners; 1.05 takes 18 parts, and 1.2 leaves 20 %
+            # more (`benchmarks.secure`, levels).
             next_size = terms.colluding - (-10 * (sizes[-1] - terms.colluding) // 11)
             sizes.append(max(terms.least, min(next_size, sizes[-1] - 1)))
         return cls(tuple(sizes), terms.colluding)

@@ -27,8 +27,13 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.view import SummaryView
 
 _BITS = 62  # of a total: signed, and a factor of two
-_RESERVE = 6  # bits of products, for rounding
-_LIMB = 18  # bits of a part of a standardized entry
+# Bits of products that rows do not use: rounding the mean and the spread of the first sum may make products
+# larger. Errors of a scatter are 4e-9 of it; with 2 bits 1e-9, with 12 bits 3e-8 (`benchmarks.secure`, fixed
+# point).
+_RESERVE = 6
+# Bits of a part of a standardized entry: the last part may have 19 and a sign, so that a product has 38, and
+# sums over the rows of a batch 52: they are exact in float64, which has 53.
+_LIMB = 18
 _MAX_FEATURES = 4096
 _BATCH_ROWS = 2**14  # products of limbs, summed over these, are exact in float64
 
@@ -201,7 +206,8 @@ class PlainFit:
         count = np.maximum(known, 1.0)
         mean = sums / count / self._unit if self._centered else np.zeros(self.n_features)
         variance = squares / count / self._unit - mean**2
-        # Below this, rounding is all there is; dividing by it keeps products small.
+        # A variance is known up to the last digit of the sum or of float64. Below 64 times that, rounding is
+        # too much of it; above, the squares of n standardized entries add up to at most n (1 + 1/64).
         spread = np.sqrt(np.maximum(variance, 64.0 * (1 / self._unit + np.finfo(np.float64).eps)))
         self._known, self._mean, self._spread = known / total.rows, mean, spread
 

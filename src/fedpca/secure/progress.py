@@ -17,10 +17,12 @@ from fedpca.summaries.summary import Summary
 _S = TypeVar("_S", bound=BaseSummary)
 
 # Owners compute the deviation of the noise from public numbers, each on its own machine, and results differ
-# in the last digits; the coordinator's is rounded up, so that honest owners find it large enough.
+# in the last digits: a fit has some hundred operations. At these limits epsilon is 1e-12 of itself larger, or
+# 1e-5 smaller than needed (`benchmarks.secure`, announced deviations). What is announced is rounded up to 24
+# bits, so at most 1.2e-7 larger: the same number on nearly all machines, and large enough for each.
 SAME = 1e-12
 LARGER = 1e-5
-_DIGITS = 24  # bits of a deviation that is announced: at most 1.2e-7 larger
+_DIGITS = 24
 
 
 class Progress:

@@ -92,12 +92,12 @@ class SecureRun:
         self._max_bytes = max_bytes
         self._asked: set[int] = set()
         self._final: set[int] = set()  # nodes that get no further request
-        self._silent: set[int] = set()  # nodes that no exchange waits for: one has waited for them in vain
+        self._unresponsive: set[int] = set()  # nodes that an exchange has waited for in vain: none does again
         self._member_of: dict[int, int] = {}  # number of the member that a node claims to be
         self._sending: dict[int, set[str]] = {}  # names on the board that the last request to a node had
         self._has: dict[int, set[str]] = {}  # names on the board that a node has
         self._refused: dict[str, str] = {}  # whose messages do not count, and why
-        self._heard: set[str] = set()  # members that have sent something in the exchange now
+        self._senders_now: set[str] = set()  # members that have sent something in the exchange now
 
     @property
     def no_reply(self) -> list[int]:
@@ -200,7 +200,7 @@ class SecureRun:
         end = self._half_of_what_is_left()
         found: dict[str, bytes] = {}
         n_tried = -1
-        self._heard = set()
+        self._senders_now = set()
 
         def enough(_: object) -> bool:
             nonlocal found, n_tried
@@ -215,9 +215,9 @@ class SecureRun:
         current.run()
         self.replies |= current.replies
         self._asked |= current.replies.keys() | {*current.no_reply}
-        self._silent -= current.replies.keys()
+        self._unresponsive -= current.replies.keys()
         if time.monotonic() >= end:
-            self._silent |= {*current.no_reply}
+            self._unresponsive |= {*current.no_reply}
         return found or (
             self._coordinator.advance(self.board, closing=True) if self._coordinator.state == state else {}
         )
@@ -236,16 +236,23 @@ class SecureRun:
         current.run()
 
     def _half_of_what_is_left(self) -> float:
+        """When an exchange ends at the latest: nobody knows how many follow, and each must have some time.
+
+        It ends before as soon as all that are connected have replied. One that did not is not waited for
+        again, so that halves are taken once per node that is lost, not once per exchange.
+        """
         now = time.monotonic()
         return now + (self._end - now) / 2
 
     def _may_close(self, current: Round) -> bool:
         """Whether all members have replied, or all that are connected."""
-        return self._heard >= {*self._coordinator.waiting_for} or self._have_replied(current)
+        return self._senders_now >= {*self._coordinator.waiting_for} or self._have_replied(current)
 
     def _have_replied(self, current: Round) -> bool:
-        """Whether all nodes that are connected have replied, but for those that were silent before."""
-        return current.connected is not None and not ({*current.no_reply} & current.connected - self._silent)
+        """Whether all nodes that are connected have replied, but for those that did not reply before."""
+        if current.connected is None:
+            return False
+        return not ({*current.no_reply} & current.connected - self._unresponsive)
 
     def _is_closing(self) -> bool:
         """Whether to go on without some: at the beginning, only if so many are there as are expected."""
@@ -307,7 +314,7 @@ class SecureRun:
                 raise SecureError(f"{name!r:.80} is not a message of {client!r:.80}.")
             self.board.check_size(name, len(contents))
             self._session.read(name, contents)
-            self._heard.add(client)
+            self._senders_now.add(client)
         self.board.publish(messages)
         self._member_of[node] = index
         self._has[node] = self._has.get(node, set()) | self._sending[node]

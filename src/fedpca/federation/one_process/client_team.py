@@ -231,7 +231,7 @@ def evaluated(view: SummaryView, clients: Mapping[str, tuple[Any, RowsLike]]) ->
     return view.evaluated(certificate.evaluated(first.evaluation(StepSum.pooled(sums), model)))
 
 
-def nobody(problems: Mapping[str, str]) -> str:
+def no_client_left(problems: Mapping[str, str]) -> str:
     """Why there is no model."""
     reasons = sorted(set(problems.values()))
     return f"no client could contribute: {reasons[0] if len(reasons) == 1 else problems}"

@@ -26,7 +26,7 @@ from fedpca.federation.aggregator.tree import MergeTree
 from fedpca.federation.one_process import secure_estimator
 from fedpca.federation.one_process.client_features import common_features, features_of_most
 from fedpca.federation.one_process.client_rows import distinct, named
-from fedpca.federation.one_process.client_team import Client, evaluated, nobody, run_clients
+from fedpca.federation.one_process.client_team import Client, evaluated, no_client_left, run_clients
 from fedpca.parallel import n_threads
 from fedpca.privacy import Privacy
 from fedpca.privacy.tracker import warn_of_refit
@@ -203,7 +203,7 @@ class FederatedPCA(BasePCA):
             sent, lost = common_features(sent, problems)
         summaries = self._accepted(sent, problems)
         if not summaries:
-            raise ValueError(nobody(problems))
+            raise ValueError(no_client_left(problems))
         if problems:
             warnings.warn(f"left out {len(problems)} of {len(clients)} clients: {problems}", stacklevel=4)
         if text := left_out_warning({repr(name): what for name, what in lost.items()}):

@@ -10,7 +10,7 @@ from fedpca._typing import AnyArray, RowsLike
 from fedpca.backend import backend_of, to_host
 from fedpca.federation.one_process.client_features import features_of_most
 from fedpca.federation.one_process.client_rows import streams
-from fedpca.federation.one_process.client_team import nobody
+from fedpca.federation.one_process.client_team import no_client_left
 from fedpca.federation.one_process.secure_clients import SecureClients
 from fedpca.parallel import single_threaded_blas
 from fedpca.secure.fit import Fit, PrivateFit
@@ -94,7 +94,7 @@ def fit_securely(pca: "FederatedPCA", clients: Mapping[str, RowsLike], workers: 
     assert isinstance(pca.secure, SecureSums)
     rows, problems = _owner_rows(pca, clients)
     if not rows:
-        raise ValueError(nobody(problems))
+        raise ValueError(no_client_left(problems))
     votes = [(own.n_features, own.feature_names, own.n_rows) for own in rows.values()]
     n_features, names = features_of_most(votes)
     for name, own in list(rows.items()):
