@@ -8,7 +8,7 @@ read_model <- function(path) {
   header <- jsonlite::fromJSON(rawToChar(readBin(file, "raw", size)), simplifyVector = FALSE)
   bytes <- readBin(file, "raw", file.size(path) - 8 - size)
   ours <- jsonlite::fromJSON(header[["__metadata__"]]$fedpca)
-  stopifnot(ours$format_version <= 3, ours$kind %in% c("subspace", "moments"))
+  stopifnot(ours$format_version == 1, ours$kind %in% c("subspace", "moments"))
   model <- c(list(kind = ours$kind), jsonlite::fromJSON(ours$facts))
   if (!is.null(model$parts)) stop("the rows of this model do not all know the same features")
   for (name in setdiff(names(header), "__metadata__")) {

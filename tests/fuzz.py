@@ -77,7 +77,7 @@ def seal(kind, arrays, metadata):
     text = metadata if isinstance(metadata, str) else json.dumps(metadata, sort_keys=True)
     tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     header = {
-        "format_version": model_file._needed_version(kind, arrays, metadata),
+        "format_version": model_file.FORMAT_VERSION,
         "kind": kind,
         "facts": text,
         "checksum": model_file._checksum(kind, tensors, text),

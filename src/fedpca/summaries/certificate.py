@@ -113,12 +113,6 @@ class Secured(Record):
             if part.noise < 1:
                 raise ValueError(f"a secure sum must have all of its noise, got {part.noise:g} of 1.")
 
-    @classmethod
-    def from_json(cls, contents: object) -> Self:
-        if isinstance(contents, Mapping) and isinstance(contents.get("sums"), list):
-            contents = {**contents, "sums": tuple(map(SecureSum.from_json, contents["sums"]))}
-        return super().from_json(contents)
-
     @property
     def took_part(self) -> tuple[str, ...]:
         """Ids of those who are in any of the sums."""
@@ -157,12 +151,6 @@ class Release(Record):
     spent: float | None = None
     spent_delta: float | None = None
     secure: Secured | None = None
-
-    @classmethod
-    def from_json(cls, contents: object) -> Self:
-        if isinstance(contents, Mapping) and contents.get("secure") is not None:
-            contents = {**contents, "secure": Secured.from_json(contents["secure"])}
-        return super().from_json(contents)
 
 
 @dataclass(frozen=True)
@@ -350,16 +338,6 @@ class Certificate(Record):
         if (found := contents.pop("format", None)) != FORMAT:
             raise ValueError(f"a Certificate must have format {FORMAT!r}, got {found!r:.80}.")
         merged = contents.pop("merged", 1)
-        if contents.get("ledger") is not None:
-            contents["ledger"] = LedgerState.from_json(contents["ledger"])
-        if isinstance(contents.get("releases"), list):
-            contents["releases"] = tuple(map(Release.from_json, contents["releases"]))
-        if isinstance(contents.get("steps"), list):
-            contents["steps"] = tuple(map(StepCost.from_json, contents["steps"]))
-        if contents.get("evaluation") is not None:
-            contents["evaluation"] = Evaluation.from_json(contents["evaluation"])
-        if contents.get("secure") is not None:
-            contents["secure"] = Secured.from_json(contents["secure"])
         certificate = super().from_json(contents)
         if merged != certificate.merged:
             raise ValueError("a Certificate must list as many releases as it says were merged.")

@@ -1,10 +1,7 @@
 """Model files: safetensors with JSON metadata and a checksum, never pickle.
 
 The one string in the safetensors metadata, under "fedpca", is a JSON object with `format_version`, `kind`,
-`facts` (the summary's metadata, as JSON text), `checksum` and, of a signed file, `signature`. Files of every
-format version so far are read by every later release. Version 4 is that of files with facts that stay with
-their owner, version 3 that of scaled summaries and of scalings, version 2 that of summaries in which some
-rows do not know all features; all others are still written as version 1.
+`facts` (the summary's metadata, as JSON text), `checksum` and, of a signed file, `signature`.
 
 The same contents have one encoding, and only that is read: every byte of a file is known from its kind, its
 arrays and its facts. Nothing else can be in it.
@@ -26,7 +23,7 @@ from fedpca._typing import JSON, AnyArray
 from fedpca._util.files import atomic_write, local_path
 from fedpca.errors import ModelFileError
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 1
 OWN_FACTS = {
     "limits": "limits learned from its rows",
     "reading": "how its rows are to be read",
@@ -72,7 +69,7 @@ def encode(kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> bytes:
     tensors = {name: _little_endian(array) for name, array in arrays.items()}
     text = _text_of(metadata)
     header = {
-        "format_version": _needed_version(kind, arrays, metadata),
+        "format_version": FORMAT_VERSION,
         "kind": kind,
         "facts": text,
         "checksum": _checksum(kind, tensors, text),
@@ -91,14 +88,6 @@ def _little_endian(array: AnyArray) -> AnyArray:
 
 def _text_of(metadata: JSON) -> str:
     return json.dumps(metadata, sort_keys=True, allow_nan=False)
-
-
-def _needed_version(kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> int:
-    if any(name in metadata for name in OWN_FACTS):
-        return 4
-    if kind == "scaling" or "scale" in arrays or "scale" in metadata:
-        return 3
-    return 2 if "parts" in metadata or "observed" in arrays else 1
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
@@ -144,10 +133,7 @@ def opened(contents: bytes, name: object) -> Opened:
         checksum = _checksum(kind, arrays, text)
         if found.header.get("checksum") != checksum:
             raise ModelFileError(f"{name} is damaged: its checksum does not match; fetch or save it again.")
-        metadata = found.metadata()
-        if found.header["format_version"] != _needed_version(kind, arrays, metadata):
-            raise ValueError("its format version is not that of its contents")
-        return Opened((kind, arrays, metadata), checksum, found.header.get("signature"))
+        return Opened((kind, arrays, found.metadata()), checksum, found.header.get("signature"))
 
 
 def require_exact(
@@ -177,17 +163,8 @@ def require_exact(
                 f"{array.shape}; {remedy}."
             )
     for name, value in facts.items():
-        if _stated(metadata[name]) != _stated(value):
+        if json.dumps(metadata[name], sort_keys=True) != json.dumps(value, sort_keys=True):
             raise ValueError(f"{name} must be as fedpca writes it, got {metadata[name]!r:.80}; {remedy}.")
-
-
-def _stated(value: object) -> object:
-    """A value of JSON, with what is not stated left out of its objects, as first files had it."""
-    if isinstance(value, dict):
-        return {name: _stated(inner) for name, inner in value.items() if inner is not None}
-    if isinstance(value, list | tuple):
-        return [_stated(inner) for inner in value]
-    return (type(value), value)
 
 
 def require_no_own_facts(metadata: JSON, name: object) -> None:
@@ -332,9 +309,9 @@ def _ours_in(text: object, name: object) -> JSON:
     if match is None:
         raise ValueError("its metadata is not that of fedpca")
     assert isinstance(text, str)
-    if (version := json.loads(match[1])) not in range(1, FORMAT_VERSION + 1):
+    if type(version := json.loads(match[1])) is not int or version != FORMAT_VERSION:
         raise ModelFileError(
-            f"{name} has format version {version!r}; this fedpca reads versions up to {FORMAT_VERSION}: "
+            f"{name} has format version {version!r}; this fedpca reads version {FORMAT_VERSION}: "
             "upgrade fedpca."
         )
     if len(text) - match.end() > _MAX_LAYOUT:

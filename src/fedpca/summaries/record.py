@@ -72,11 +72,12 @@ class Record:
         what = f"a {cls.__name__}"
         if not isinstance(contents, Mapping):
             raise ValueError(f"{what} must be a JSON object, got {type(contents).__name__}.")
-        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        if unknown := sorted(str(name) for name in set(contents) - known):
+        record: Any = cls
+        types = {name: (one, many) for name, one, many, _ in _field_types(record)}
+        if unknown := sorted(str(name) for name in set(contents) - types.keys()):
             raise ValueError(f"{what} has unknown keys: {', '.join(unknown)[:200]}.")
         try:
-            return cls(**contents)
+            return cls(**{name: _made(value, *types[name]) for name, value in contents.items()})
         except TypeError as error:
             raise ValueError(f"{what} is incomplete: {error}.") from error
 
@@ -87,6 +88,14 @@ class Record:
             for field in fields(self)  # type: ignore[arg-type]
             if (value := getattr(self, field.name)) is not None
         }
+
+
+def _made(value: object, one: Any, many: Any) -> object:
+    """A value of JSON as a field has it: objects as records, where it is to have these."""
+    if isinstance(many, type) and issubclass(many, Record) and isinstance(value, list):
+        return tuple(map(many.from_json, value))
+    is_record = isinstance(one, type) and issubclass(one, Record) and value is not None
+    return one.from_json(value) if is_record else value
 
 
 def _plain(value: object) -> object:
