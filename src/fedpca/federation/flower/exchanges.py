@@ -8,8 +8,9 @@ import numpy as np
 from fedpca._typing import JSON, AnyArray, Array
 from fedpca._util.text import join_names
 from fedpca.errors import ModelFileError
-from fedpca.federation.aggregator.owner_sum import facts_of, step_sum
-from fedpca.privacy import StepSum
+from fedpca.federation.aggregator.owner_sum import Features, facts_of, step_sum
+from fedpca.privacy import Privacy, StepSum
+from fedpca.privacy.model import PrivateModel
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import check_scale
@@ -106,6 +107,28 @@ class Published:
             raise ModelFileError(f"{name} is not valid: {error} is missing.") from error
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ModelFileError(f"{name} is not valid: {error}") from error
+
+
+def shared_model(run: JSON, features: Features, published: Published) -> PrivateModel:
+    """The machine of private steps, with those taken so far: it knows which comes next.
+
+    Args:
+        run: what all share, with epsilon and delta.
+        features: of all rows.
+        published: what was found so far.
+    """
+    privacy, (n_features, names) = Privacy.agreed(run), features
+    assert privacy is not None
+    model = PrivateModel(
+        privacy,
+        n_features,
+        FixedRank(min(published.rank or run["rank"], n_features)),
+        scale="std" if run["scale"] != "none" else None,
+        feature_names=names,
+    )
+    for pooled in published.sums:
+        model.add_pooled(pooled, paid=False)
+    return model
 
 
 def needs_scaling(n_features: int, rank: int) -> bool:

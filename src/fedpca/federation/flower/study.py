@@ -23,7 +23,7 @@ from fedpca.federation.aggregator.aggregator import Aggregator
 from fedpca.federation.aggregator.message import Message, require_summary
 from fedpca.federation.aggregator.owner_sum import Features, OwnerSum
 from fedpca.federation.flower.evaluation_round import EvaluationRound
-from fedpca.federation.flower.exchanges import Published, needs_scaling
+from fedpca.federation.flower.exchanges import Published, needs_scaling, shared_model
 from fedpca.federation.flower.form import check_common, check_form
 from fedpca.federation.flower.intake import Intake
 from fedpca.federation.flower.request import digest_of_name
@@ -37,11 +37,10 @@ from fedpca.federation.flower.round import (
     is_lost,
     received,
 )
-from fedpca.privacy import Privacy, StepSum
+from fedpca.privacy import StepSum
 from fedpca.privacy.model import PrivateModel
 from fedpca.privacy.sums import Sum
 from fedpca.summaries import validation
-from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -298,20 +297,8 @@ class Study:
         return True
 
     def _begin_steps(self, features: Features) -> None:
-        privacy = Privacy.agreed(self._request)
-        assert privacy is not None
         self._features = features
-        n_features, names = features
-        rank = min(self._published.rank or self._request["rank"], n_features)
-        self._machine = PrivateModel(
-            privacy,
-            n_features,
-            FixedRank(rank),
-            scale="std" if self._request["scale"] != "none" else None,
-            feature_names=names,
-        )
-        for pooled in self._published.sums:
-            self._machine.add_pooled(pooled, paid=False)
+        self._machine = shared_model(self._request, features, self._published)
 
     def _features_of_most(self, taken: Mapping[str, Message]) -> Features:
         return Counter(each.features for each in taken.values()).most_common(1)[0][0]

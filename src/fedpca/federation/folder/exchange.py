@@ -32,8 +32,11 @@ from fedpca.trust.roster import ANYONE, Roster, Signer, require_roster, require_
 
 _log = logging.getLogger("fedpca.federation")
 
-_SUMMARY, _SCALING = ".safetensors", ".scaling.safetensors"
-_FILE_NAME = re.compile(r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})(\.scaling)?\.safetensors")
+SUMMARY, SCALING, PUBLISHED = "", ".scaling", ".published"
+"""How names of files end, before .safetensors; those of sums in ".sum-03"."""
+_FILE_NAME = re.compile(
+    r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})(|\.scaling|\.sum-[0-9]{2}|\.published)\.safetensors"
+)
 _NOT_IN_SCALE = "not in the scale: its rows are divided by that of the owners who published a Scaling."
 
 # Files that count, by aggregator, folder and name, as they were when they were read.
@@ -104,15 +107,20 @@ def publish(
         )
     message = Message(child, version, summary)
     check_policy(policy, summary, rows)
-    name = _file_name(message)
+    kind = SCALING if isinstance(summary, Scaling) else SUMMARY
+    name = name_of(message.child, message.version, kind)
     contents = message.encode()
     if signer is not None:
         contents = signer.sign(contents)
-    storage = open_storage(folder)
+    return create(open_storage(folder), name, contents, signer)
+
+
+def create(storage: Storage, name: str, contents: bytes, signer: Signer | None) -> str:
+    """Write a message, unless it is there already; returns its path."""
     if not storage.create(name, contents) and not _is_there(storage, name, contents, signer):
         raise FileExistsError(
-            f"version {version} of {child!r} already exists in {folder} with other contents; publish a newer "
-            "version."
+            f"{storage.path(name)} already exists with other contents; publish a newer version, or "
+            "choose another folder."
         )
     return storage.path(name)
 
@@ -174,14 +182,15 @@ def collect(
     storage = open_storage(folder)
     known = {(old.file, old.stamp): old for old in before}
     received = {file_name(child): version for child, version in aggregator.versions.items()}
-    files = _listed(storage, max_bytes)
+    files = listed(storage, max_bytes)
     skipped = files.others
     counted = _counted.setdefault(aggregator, {}).setdefault(storage.path(""), {})
     if aggregator.roster is None:
         _log.info("%s: %s", folder, ANYONE)
-    for stem, versions in sorted(files.summaries.items()):
-        warning = _NOT_IN_SCALE if files.scalings and stem not in files.scalings else ""
-        for version, entry in sorted(versions, reverse=True):
+    scalings = files.kinds.get(SCALING, {})
+    for stem, versions in files.of(SUMMARY):
+        warning = _NOT_IN_SCALE if scalings and stem not in scalings else ""
+        for version, entry in versions:
             is_known = version <= received.get(stem, -1)
             if is_known and (aggregator.roster is None or counted.get(entry.name) == entry.stamp):
                 break
@@ -229,15 +238,10 @@ def collect_scaling(
         _log.info("%s: %s", folder, ANYONE)
     found: list[tuple[Entry, str, Scaling]] = []
     skipped = []
-    for _, versions in sorted(_listed(storage, max_bytes).scalings.items()):
-        for _, entry in sorted(versions, reverse=True):
+    for _, versions in listed(storage, max_bytes).of(SCALING):
+        for _, entry in versions:
             try:
-                if entry.size > max_bytes:
-                    raise ValueError(_too_large(entry, max_bytes))
-                message = _read(storage, entry.name, max_bytes)
-                if roster is not None:
-                    roster.check_signature(message.signature, message.child, entry.name)
-                    check_agreed_rows(roster, message)
+                message = read_checked(storage, entry, SCALING, max_bytes, roster)
                 found.append((entry, message.child, message.of(Scaling)))
                 break  # older versions do not count
             except Exception as error:  # anyone may have written the file: no fault of it may stop the others
@@ -268,15 +272,21 @@ _Versions = dict[str, list[tuple[int, Entry]]]
 
 
 class _Files(NamedTuple):
-    """What is in a folder: files that may be messages, by child, with their versions; and all others."""
+    """What is in a folder: files that may be messages, by kind, child and version; and all others."""
 
-    summaries: _Versions
-    scalings: _Versions
+    kinds: dict[str, _Versions]
     others: list[SkippedFile]
 
+    def of(self, kind: str) -> list[tuple[str, list[tuple[int, Entry]]]]:
+        """The files of a kind, as its names end, by child, the newest version first."""
+        return [
+            (stem, sorted(versions, reverse=True))
+            for stem, versions in sorted(self.kinds.get(kind, {}).items())
+        ]
 
-def _listed(storage: Storage, max_bytes: int) -> _Files:
-    files = _Files({}, {}, [])
+
+def listed(storage: Storage, max_bytes: int) -> _Files:
+    files = _Files({}, [])
     for entry in storage.entries():
         match = _FILE_NAME.fullmatch(entry.name)
         if entry.name.startswith("."):
@@ -285,12 +295,11 @@ def _listed(storage: Storage, max_bytes: int) -> _Files:
             files.others.append(entry.skipped("not a regular file."))
         elif match is None:
             files.others.append(entry.skipped("file name is not <child>.<version>.safetensors."))
-        elif match[3]:
-            files.scalings.setdefault(match[1], []).append((int(match[2]), entry))
-        elif entry.size > max_bytes:
+        elif entry.size > max_bytes and not match[3]:
             files.others.append(entry.skipped(_too_large(entry, max_bytes)))
         else:
-            files.summaries.setdefault(match[1], []).append((int(match[2]), entry))
+            versions = files.kinds.setdefault(match[3], {})
+            versions.setdefault(match[1], []).append((int(match[2]), entry))
     return files
 
 
@@ -324,17 +333,28 @@ def _hand_over(
     return None
 
 
-def _read(storage: Storage, name: str, max_bytes: int) -> Message:
+def read_checked(storage: Storage, entry: Entry, kind: str, max_bytes: int, roster: Roster | None) -> Message:
+    """The scaling or sum in a file, with a roster from a member, and of no more rows than it declared."""
+    if entry.size > max_bytes:
+        raise ValueError(_too_large(entry, max_bytes))
+    message = _read(storage, entry.name, max_bytes, kind)
+    if roster is not None:
+        roster.check_signature(message.signature, message.child, entry.name)
+        check_agreed_rows(roster, message)
+    return message
+
+
+def _read(storage: Storage, name: str, max_bytes: int, kind: str = SUMMARY) -> Message:
     """The message in a file."""
-    message = Message.decode(_contents(storage, name, max_bytes), name)
+    message = Message.decode(contents_of(storage, name, max_bytes), name)
     if message.content is None:
         raise ModelFileError("it has no summary; only the aggregator withdraws a child.")
-    if name != _file_name(message):
+    if name != name_of(message.child, message.version, kind):
         raise ModelFileError(f"renamed: it is version {message.version} of {message.child!r}.")
     return message
 
 
-def _contents(storage: Storage, name: str, max_bytes: int) -> bytes:
+def contents_of(storage: Storage, name: str, max_bytes: int) -> bytes:
     """A copy of a file in memory that nobody can change meanwhile."""
     contents = storage.read(name, max_bytes + 1)
     if len(contents) > max_bytes:
@@ -347,6 +367,6 @@ def _stamp_of_rejection(entry: Entry, aggregator: Aggregator) -> str:
     return f"{entry.stamp} {aggregator.version}"
 
 
-def _file_name(message: Message) -> str:
-    suffix = _SCALING if isinstance(message.content, Scaling) else _SUMMARY
-    return f"{file_name(message.child)}.{message.version}{suffix}"
+def name_of(child: str, version: int, kind: str) -> str:
+    """The name of a file."""
+    return f"{file_name(child)}.{version}{kind}.safetensors"
