@@ -20,9 +20,9 @@ from fedpca.auditing.looks import combined
 from fedpca.auditing.run import Run
 from fedpca.estimators import private
 from fedpca.privacy import steps
+from fedpca.privacy.accounting import total_mu
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.clipping import Clipping, Pairing
-from fedpca.privacy.ledger import total_mu
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.sums import StepSum

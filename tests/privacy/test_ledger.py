@@ -1,5 +1,6 @@
 """The ledger never under-counts: not in arithmetic, not after a crash, not with several writers."""
 
+import cProfile
 import json
 import os
 import pickle
@@ -7,7 +8,8 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy, deepcopy
-from math import sqrt
+from fractions import Fraction
+from math import nextafter, sqrt
 
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpca import BudgetExceeded, Ledger, Privacy, PrivatePCA, SigningKey
+from fedpca.privacy.accounting import Entry, is_affordable, total_mu
 from fedpca.privacy.calibration import epsilon_of, mu_of
-from fedpca.privacy.ledger import Entry, total_mu
 
 MU = mu_of(1.0, 1e-5)
 
@@ -38,6 +40,32 @@ def test_the_total_is_the_most_expensive_record_counted_one_by_one(entries):
         for record in range(60)
     ]
     assert total_mu(entries) == pytest.approx(max(per_record))
+
+
+@given(entry_lists())
+def test_what_is_affordable_is_decided_to_the_last_bit(entries):
+    """Compared with the sum of squares of each record, as rational numbers; the total is rounded up."""
+    squares = [
+        sum(Fraction(e.mu) ** 2 for e in entries if e.start <= record and (e.stop is None or record < e.stop))
+        for record in range(60)
+    ]
+    most, total = max(squares), total_mu(entries)
+    assert Fraction(total) ** 2 >= most
+    assert not most or Fraction(nextafter(total, 0.0)) ** 2 < most
+    assert is_affordable(entries, total)
+    assert not most or not is_affordable(entries, nextafter(total, 0.0))
+
+
+def test_costs_are_added_up_in_linear_time():
+    """Ten times the debits, no more than some thirty times the steps."""
+
+    def steps(n_entries):
+        entries = [Entry(str(i), 3 * i, 3 * i + 5, "gram", 0.1, "", "replace-one") for i in range(n_entries)]
+        profile = cProfile.Profile()
+        profile.runcall(total_mu, entries)
+        return sum(entry.callcount for entry in profile.getstats())
+
+    assert steps(3000) < 30 * steps(300)
 
 
 def test_disjoint_records_pay_once_and_shared_ones_for_each():

@@ -20,7 +20,8 @@ from sklearn.exceptions import NotFittedError
 import fedpca
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, PrivatePCA, StreamingPCA, Subspace
 from fedpca.privacy import StepSum
-from fedpca.privacy.calibration import composed, mu_of
+from fedpca.privacy.accounting import composed
+from fedpca.privacy.calibration import mu_of
 from fedpca.privacy.clipping import clipped
 from fedpca.privacy.mechanisms import Mechanism
 from fedpca.privacy.noise import ExactNoise

@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.privacy.ledger import Ledger, total_mu
+from fedpca.privacy.accounting import total_mu
+from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.model import PrivateModel
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import DYADIC, HIGHEST, LOWEST, Histogram, Step

@@ -11,7 +11,8 @@ from fedpca.cli.roster_options import KeyOption, RosterOption, load_signer
 
 if TYPE_CHECKING:
     from fedpca._typing import JSON
-    from fedpca.privacy.ledger import Entry, Ledger
+    from fedpca.privacy.accounting import Entry
+from fedpca.privacy.ledger import Ledger
 
 LedgerPath = Annotated[
     Path, typer.Argument(metavar="LEDGER", help="A ledger file, as fit --ledger writes it.")

@@ -6,7 +6,7 @@ mu-GDP with mu = Delta / sigma (Dong, Roth, Su 2022). That one number composes e
 are those of the sum of x x^T, never divided by the number of rows.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from math import exp, expm1, inf, sqrt
 from typing import Literal
@@ -21,11 +21,8 @@ SENSITIVITY: dict[Adjacency, float] = {"replace-one": sqrt(2.0), "zero-out": 1.0
 Replacing x by y changes it by ||x||^4 + ||y||^4 - 2 <x, y>^2 <= 2, squared; taking x out, by ||x||^4 <= 1.
 """
 
-ROUNDING = 1e-9
-"""By how much a sum of costs may exceed a budget, relative to mu: sums of a hundred err by 1e-14.
-
-`mu_of` is as much smaller, so that what a budget admits never exceeds its promise.
-"""
+_UP = 1 + 2.0**-49
+"""By which a standard deviation is larger than its formula: its few products are rounded by a tenth."""
 
 # Of logarithms, relative: their arguments are rounded, log_ndtr is, and so is their difference, which is
 # small where both epsilon and delta are. Against 80 digits four units of 2^-53 were enough, and two were not,
@@ -34,6 +31,11 @@ _LOG_ERROR = 16 * 2.0**-53
 
 
 # --- Gaussian differential privacy ---
+
+
+def noise_sd(sensitivity: float, mu: float) -> float:
+    """The standard deviation of noise by which a sum costs no more than mu: rounded up."""
+    return sensitivity / mu * _UP
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -62,6 +64,14 @@ def epsilon_of(mu: float, delta: float) -> float:
     return _bisect(lambda epsilon: not _holds(mu, epsilon, delta))[1]
 
 
+def epsilon_within(mu: float, delta: float) -> float:
+    """The largest epsilon whose mu is no more than this, rounded down."""
+    epsilon = epsilon_of(mu, delta)
+    while epsilon > 0 and mu_of(epsilon, delta) > mu:
+        epsilon *= 1 - 2.0**-44  # beyond what delta's last digits are off by
+    return epsilon
+
+
 @lru_cache(maxsize=4096)
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest mu that is (epsilon, delta)-private, rounded down: the analytic Gaussian mechanism.
@@ -77,17 +87,8 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def _holds(mu: float, epsilon: float, delta: float) -> bool:
-    """Whether a mu-GDP mechanism is (epsilon, delta)-private, and one that costs more by `ROUNDING`."""
-    return delta_of(mu * (1 + ROUNDING), epsilon) <= delta
-
-
-def composed(mus: Iterable[float]) -> float:
-    """The mu of several Gaussian releases of the same record: the root of the sum of squares, exactly.
-
-    >>> composed([3.0, 4.0])
-    5.0
-    """
-    return sqrt(sum(mu**2 for mu in mus))
+    """Whether a mu-GDP mechanism is (epsilon, delta)-private."""
+    return delta_of(mu, epsilon) <= delta
 
 
 def _bisect(below: Callable[[float], bool]) -> tuple[float, float]:
@@ -108,4 +109,4 @@ def analytic_sigma(epsilon: float, delta: float, adjacency: Adjacency = "replace
     >>> analytic_sigma(1.0, 1e-5)
     5.28
     """
-    return SENSITIVITY[adjacency] / mu_of(epsilon, delta)
+    return noise_sd(SENSITIVITY[adjacency], mu_of(epsilon, delta))

@@ -5,12 +5,10 @@ from typing import NamedTuple
 
 from fedpca._util.version import __version__
 from fedpca.privacy.clipping import Clipping
-from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.search import CenterNoise
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.certificate import (
-    IN_MEMORY,
     PRIVATE_SCALE,
     PUBLIC_SCALE,
     Certificate,
@@ -93,18 +91,6 @@ def make_certificate(
         stream=receipt.stream,
         time=receipt.time,
         fedpca=__version__,
-    )
-
-
-def state_of(ledger: Ledger) -> LedgerState:
-    """The ledger as it stands now."""
-    return LedgerState(
-        id=ledger.id,
-        kept=IN_MEMORY if ledger.path is None else "in a file",
-        epsilon=ledger.epsilon,
-        delta=ledger.delta,
-        spent=ledger.spent(),
-        entries=None if ledger.path is None else len(ledger.entries),
     )
 
 

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar, get_args
 
 from fedpca._typing import AnyArray, Array
+from fedpca.privacy.accounting import Entry
 from fedpca.privacy.calibration import Adjacency
+from fedpca.privacy.certify import Receipt
 from fedpca.privacy.guard import Guard
-from fedpca.privacy.ledger import Entry, Ledger
+from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.sums import Purpose, Sum
 
@@ -122,6 +124,10 @@ class Exit:
         self._bound_to = bound_to
         self._keys = {purpose: _derived(key, purpose.encode()) for purpose in get_args(Purpose)}
         self._drawn: set[tuple[Purpose, int]] = set()
+
+    def receipt(self, entry: Entry, records: int, stream: str) -> Receipt:
+        """What the certificate of a release states: of so many records that have paid, in a stream."""
+        return Receipt(self.sampler, records, self._ledger.state(), entry.release, stream, entry.time)
 
     @property
     def has_keys(self) -> bool:

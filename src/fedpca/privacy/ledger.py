@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from io import FileIO
-from math import inf, sqrt
+from math import inf
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -19,45 +19,15 @@ from fedpca._util.files import append_json_line, create_exclusive, json_lines
 from fedpca._util.locks import file_lock, open_file, process
 from fedpca._util.text import sanitize
 from fedpca.errors import BudgetExceeded
-from fedpca.privacy.calibration import ROUNDING, Adjacency, epsilon_of, mu_of
+from fedpca.privacy.accounting import Entry, is_affordable, mu_left, total_mu
+from fedpca.privacy.calibration import Adjacency, epsilon_of, epsilon_within, mu_of
 from fedpca.privacy.ledger_chain import Chain, check_chain, sealed, unsealed
 from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
+from fedpca.summaries.certificate import IN_MEMORY, LedgerState
 from fedpca.trust.keys import PublicKey, SigningKey
 
 _FORMAT = "fedpca ledger 1"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One debit: a Gaussian release of records start ... stop - 1 that costs each of them `mu`.
-
-    Attributes:
-        release: its name, a random one if the caller has none.
-        start, stop: the records it contains, counted as they came; a `stop` of None means all that follow.
-        mechanism: its name.
-        mu: its Gaussian-DP parameter.
-        time: when it was debited, UTC.
-        adjacency: what one record more or less means to it.
-        completed: whether the release came out. A debit without it counts all the same.
-        proof: that the release cannot contain these records, as JSON; "" if there is none. A debit with one
-            is cancelled: its line is kept, and it does not count.
-    """
-
-    release: str
-    start: int
-    stop: int | None
-    mechanism: str
-    mu: float
-    time: str
-    adjacency: Adjacency
-    completed: bool = False
-    proof: str = ""
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether it does not count: by its proof nothing of these records came out, or ever will."""
-        return bool(self.proof)
 
 
 class Proof(Protocol):
@@ -193,14 +163,30 @@ class Ledger:
 
     def spent(self, delta: float | None = None) -> float:
         """The cost of the most expensive record so far: epsilon at `delta`, the budget's own by default."""
-        return epsilon_of(self.mu, self.delta if delta is None else delta)
+        return self._spent(self.entries, delta)
+
+    def _spent(self, entries: Sequence[Entry], delta: float | None = None) -> float:
+        return epsilon_of(total_mu(entries), self.delta if delta is None else delta)
+
+    def state(self) -> LedgerState:
+        """How it stands now, for a certificate."""
+        entries = self.entries
+        return LedgerState(
+            id=self.id,
+            kept=IN_MEMORY if self.path is None else "in a file",
+            epsilon=self.epsilon,
+            delta=self.delta,
+            spent=self._spent(entries),
+            entries=None if self.path is None else len(entries),
+        )
 
     def left(self, delta: float | None = None) -> float:
         """The epsilon that one more release of all records could still cost, at `delta`."""
-        return self._left(self.mu, self.delta if delta is None else delta)
+        return self._left(self.entries, delta)
 
-    def _left(self, spent: float, delta: float) -> float:
-        return epsilon_of(sqrt(max(mu_of(*self._budget) ** 2 - spent**2, 0.0)), delta)
+    def _left(self, entries: Sequence[Entry], delta: float | None = None) -> float:
+        left = mu_left(entries, mu_of(*self._budget))
+        return epsilon_within(left, self.delta if delta is None else delta)
 
     def debit(
         self,
@@ -255,9 +241,8 @@ class Ledger:
                 f"got adjacency={entry.adjacency!r}: their costs do not add up. Use "
                 f"{entries[0].adjacency!r}, or the ledger of other people."
             )
-        after = total_mu([*entries, entry])
-        if after > mu_of(*self._budget) * (1 + ROUNDING):
-            raise BudgetExceeded(self._refusal(entries, after))
+        if not is_affordable([*entries, entry], mu_of(*self._budget)):
+            raise BudgetExceeded(self._refusal(entries, total_mu([*entries, entry])))
 
     def complete(self, entry: Entry) -> None:
         """Note that a debited release came out."""
@@ -313,7 +298,7 @@ class Ledger:
         spent = total_mu(entries)
         text = (
             f"the release would cost some record epsilon={epsilon_of(after, delta):.4g} at delta={delta:g}; "
-            f"its budget is epsilon={epsilon:g}, of which epsilon={self._left(spent, delta):.4g} is left "
+            f"its budget is epsilon={epsilon:g}, of which epsilon={self._left(entries):.4g} is left "
             f"(mu: {after:.4g}, budget {mu_of(epsilon, delta):.4g}, spent {spent:.4g}). Nothing was released."
             " Ask for no more than is left; rows about other people belong in a ledger of their own."
         )
@@ -461,7 +446,7 @@ class Ledger:
         cancelled = sum(entry.cancelled for entry in entries)
         without = f"{cancelled} of them cancelled, " if cancelled else ""
         return (
-            f"Ledger({where}: {len(entries)} releases, {without}epsilon={self.spent():.4g} of "
+            f"Ledger({where}: {len(entries)} releases, {without}epsilon={self._spent(entries):.4g} of "
             f"{self.epsilon:g} spent at delta={self.delta:g})"
         )
 
@@ -523,22 +508,3 @@ def _check_repeated(known: Entry, entry: Entry) -> None:
                 f"a repeated debit must be the same, and {name} of the release {entry.release!r:.80} was "
                 f"{getattr(known, name)!r:.80}, not {getattr(entry, name)!r:.80}; use another name."
             )
-
-
-def total_mu(entries: Sequence[Entry]) -> float:
-    """The largest cost of any record: the root of the sum of mu² over the releases that contain it.
-
-    Releases of disjoint records cost each record one of them; of the same records, all of them; and those
-    that were cancelled, nothing.
-
-    >>> entry = Entry("a", 0, 10, "gram", 0.3, "", "replace-one")
-    >>> total_mu([entry, replace(entry, start=10, stop=20)]), total_mu([entry, replace(entry, start=5)])
-    (0.3, 0.42426)
-    """
-    counted = [entry for entry in entries if not entry.cancelled]
-    starts = {entry.start for entry in counted}
-    return max((sqrt(sum(e.mu**2 for e in counted if _holds(e, record))) for record in starts), default=0.0)
-
-
-def _holds(entry: Entry, record: int) -> bool:
-    return entry.start <= record < (inf if entry.stop is None else entry.stop)

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from fedpca._typing import AnyArray, Array
-from fedpca.privacy.calibration import Adjacency
+from fedpca.privacy.calibration import Adjacency, noise_sd
 from fedpca.privacy.clipping import RADIUS, UNNOTICED, Clipping, Pairing, clipped, lengths
 from fedpca.privacy.sums import NoiseBlock, Sum
 from fedpca.summaries.subspace import Subspace
@@ -98,7 +98,7 @@ class Step:
         blocks = tuple(
             NoiseBlock(
                 block.length,
-                block.sensitivity(adjacency) / (mu * sqrt(block.share / self.share)),
+                noise_sd(block.sensitivity(adjacency), mu * sqrt(block.share / self.share)),
                 min(block.sensitivities) / (2 if block.of_pairs else 1),
             )
             for block in self.blocks

@@ -12,12 +12,13 @@ import numpy as np
 from fedpca._typing import JSON, AnyArray, Array, DTypeLike
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
+from fedpca.privacy.accounting import Entry
 from fedpca.privacy.calibration import epsilon_of
-from fedpca.privacy.certify import Receipt, state_of
+from fedpca.privacy.certify import Receipt
 from fedpca.privacy.clipping import MAX_ROWS, Clipping
 from fedpca.privacy.exit import Exit
 from fedpca.privacy.guard import Guard
-from fedpca.privacy.ledger import Entry, Ledger
+from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.model import NOTHING_TO_EVALUATE_WITH, PrivateModel
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
@@ -238,7 +239,7 @@ class PrivateTracker:
     def add_evaluation(self, found: Evaluation) -> None:
         """Let the last release state how good its components are, and what that cost."""
         assert self.ledger is not None
-        self._open_model().add_evaluation(found, Receipt(ledger=state_of(self.ledger)))
+        self._open_model().add_evaluation(found, Receipt(ledger=self.ledger.state()))
         self._note_found()
 
     # --- rows in ---
@@ -342,9 +343,7 @@ class PrivateTracker:
     def _take_release(self, noisy: Array, entry: Entry) -> None:
         model = self._open_model()
         assert self.ledger is not None
-        receipt = Receipt(
-            Exit.sampler, self._n_rows, state_of(self.ledger), entry.release, self._stream, entry.time
-        )
+        receipt = self._exit.receipt(entry, self._n_rows, self._stream)
         announced = model.next
         assert announced is not None
         model.add(announced.of(noisy, self._n_summed), receipt=receipt)

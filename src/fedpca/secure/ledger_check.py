@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from fedpca._util.text import pluralize
 from fedpca.errors import SignatureError
-from fedpca.privacy.ledger import Entry, Ledger
+from fedpca.privacy.accounting import Entry
+from fedpca.privacy.ledger import Ledger
 from fedpca.secure.proofs import Proof
 from fedpca.summaries.certificate import LedgerState
 from fedpca.trust.keys import PublicKey

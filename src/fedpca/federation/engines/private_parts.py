@@ -12,9 +12,8 @@ import numpy as np
 
 from fedpca._typing import JSON, Array
 from fedpca.federation.engines.partitions import Failure
-from fedpca.privacy.certify import Receipt, state_of
+from fedpca.privacy.accounting import Entry
 from fedpca.privacy.exit import Exit
-from fedpca.privacy.ledger import Entry
 from fedpca.privacy.model import PrivateModel, check_one_release
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
@@ -142,9 +141,9 @@ class PrivateParts:
         check_delta_for_rows(privacy.delta, n_rows)
         rule = FixedRank(validation.rank(rank, n_features))
         self._machine = PrivateModel(privacy, n_features, rule, scale=scale, feature_names=feature_names)
-        self._ledger = privacy.open_ledger()
-        self._ledger.check(0, None, privacy.mu, adjacency=privacy.adjacency)
-        self._exit = Exit(self._ledger, privacy.adjacency, secrets.token_bytes(32))
+        ledger = privacy.open_ledger()
+        ledger.check(0, None, privacy.mu, adjacency=privacy.adjacency)
+        self._exit = Exit(ledger, privacy.adjacency, secrets.token_bytes(32))
         self._privacy = privacy
         self._n_rows = n_rows
         self._scale = scale
@@ -189,8 +188,7 @@ class PrivateParts:
             )
 
         def take(noisy: Array, entry: Entry) -> None:
-            state, stream = state_of(self._ledger), secrets.token_hex(8)
-            receipt = Receipt(Exit.sampler, self._n_rows, state, entry.release, stream, entry.time)
+            receipt = self._exit.receipt(entry, self._n_rows, secrets.token_hex(8))
             self._machine.add(announced.of(noisy, self._n_rows), receipt=receipt)
 
         self._exit.let_out(announced, total.values.copy(), (0, self._n_rows), take)

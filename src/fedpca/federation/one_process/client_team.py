@@ -17,7 +17,6 @@ from fedpca.federation.one_process.client_features import (
 from fedpca.federation.one_process.client_rows import is_table, streams
 from fedpca.parallel import single_threaded_blas
 from fedpca.privacy import StepSum
-from fedpca.privacy.certify import state_of
 from fedpca.summaries.features import FeatureRule
 from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling
 from fedpca.summaries.summary import Summary
@@ -227,7 +226,7 @@ def evaluated(view: SummaryView, clients: Mapping[str, tuple[Any, RowsLike]]) ->
     certificate = view.whole.certificate
     assert certificate is not None
     ledgers = [client.ledger_ for client, _ in clients.values() if client.ledger_ is not None]
-    certificate = certificate.with_ledgers(map(state_of, ledgers))
+    certificate = certificate.with_ledgers(ledger.state() for ledger in ledgers)
     return view.evaluated(certificate.evaluated(first.evaluation(StepSum.pooled(sums), model)))
 
 

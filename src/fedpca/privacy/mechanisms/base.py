@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.privacy.calibration import Adjacency
+from fedpca.privacy.calibration import Adjacency, noise_sd
 from fedpca.privacy.clipping import RADIUS, Clipping
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.sums import NoiseBlock
@@ -31,7 +31,7 @@ class Calibration:
         sensitivity: by how much, at most, one record changes the statistic.
         sigma: of an entry of a plain matrix, or on the diagonal of a symmetric one.
         off_diagonal: of the entries off the diagonal of a symmetric matrix.
-        mu: sensitivity / sigma, the cost of the release.
+        mu: the cost of the release, no less than sensitivity / sigma.
     """
 
     sensitivity: float
@@ -40,9 +40,10 @@ class Calibration:
     mu: float
 
     @classmethod
-    def symmetrized(cls, sensitivity: float, sigma: float) -> "Calibration":
+    def symmetrized(cls, sensitivity: float, mu: float) -> "Calibration":
         """Independent noise on all d² entries, symmetrized: sqrt(2) smaller off the diagonal, for free."""
-        return cls(sensitivity, sigma, sigma / sqrt(2.0), sensitivity / sigma)
+        sigma = noise_sd(sensitivity, mu)
+        return cls(sensitivity, sigma, sigma / sqrt(2.0), mu)
 
     def edge(self, n_features: int) -> float:
         """The largest eigenvalue of the mask: noise reaches up to here."""
@@ -96,7 +97,7 @@ class Mechanism(ABC):
     def calibrate(cls, mu: float, *, releases: int, joint: bool, adjacency: Adjacency) -> Calibration:
         """The noise of one increment under the schedule of releases, at a cost of mu."""
         sensitivity = cls.sensitivity(adjacency, joint=joint) * Schedule(releases).column_norm
-        return Calibration.symmetrized(sensitivity, sensitivity / mu)
+        return Calibration.symmetrized(sensitivity, mu)
 
     @abstractmethod
     def total_margin(self, accumulated: float, count: float) -> float:
