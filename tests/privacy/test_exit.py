@@ -1,6 +1,7 @@
 """The one exit: guard, debit, draw, complete. Its mutants are caught, and there is no second one."""
 
 import ast
+import re
 import types
 from pathlib import Path
 
@@ -208,3 +209,26 @@ def test_debits_are_made_at_the_exit_and_nowhere_else():
     assert files_that(call="debit") == {"privacy/exit.py"}
     assert files_that(call="leave") == {"privacy/exit.py", "secure/owner.py"}
     assert files_that(name="leave") == {"secure/owner.py"}
+
+
+def code_lines(path):
+    """Without blank lines, comments and docstrings."""
+    text = path.read_text()
+    docs = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            docs |= set(range(node.lineno, node.end_lineno + 1))
+    lines = enumerate(text.splitlines(), 1)
+    return sum(number not in docs and bool(line.split("#")[0].strip()) for number, line in lines)
+
+
+def test_an_auditor_reads_few_lines():
+    """What the proofs say must be read is all of it that draws noise, pays for it or has a sensitivity."""
+    page = (PACKAGE.parents[1] / "docs/explanation/privacy-proofs.md").read_text(encoding="utf-8")
+    table = page.split("## What to read")[1].split("## One exit")[0]
+    files = re.findall(r"`([a-z_/]+\.py)`", table)
+    named = {PACKAGE / "privacy" / name for name in files}
+    assert len(named) == 9
+    assert sum(map(code_lines, named)) <= 900
+    drawing = {PACKAGE / path for path in files_that(call="ExactNoise") if path.startswith("privacy/")}
+    assert drawing <= named

@@ -204,16 +204,7 @@ class PrivateModel:
         if self._search.found is None:
             return
         self.found = self._search.found
-        mechanism = self._mechanism()
-        per_row = 0.5 if mechanism.clipping.pairs else 1.0
-        blocks = tuple(block._replace(largest=block.largest * per_row) for block in mechanism.blocks())
-        self._release = Sum(
-            mechanism.name,
-            blocks,
-            mechanism.calibration.mu,
-            purpose="release",
-            begin=self._begin_release,
-        )
+        self._release = self._mechanism().announced(self._begin_release)
 
     def _mechanism(self) -> Mechanism:
         """The mechanism of the release, without rows."""

@@ -16,8 +16,7 @@ from fedpca.privacy.accounting import Entry
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.certify import Receipt
 from fedpca.privacy.clipping import MAX_ROWS, Clipping
-from fedpca.privacy.exit import Exit
-from fedpca.privacy.guard import Guard
+from fedpca.privacy.exit import Exit, Guard
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.model import NOTHING_TO_EVALUATE_WITH, PrivateModel
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings

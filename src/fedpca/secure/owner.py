@@ -15,8 +15,7 @@ from fedpca._typing import JSON
 from fedpca.disclosure.policy import Policy
 from fedpca.errors import SecureError
 from fedpca.privacy.accounting import Entry
-from fedpca.privacy.exit import Debit, leave
-from fedpca.privacy.guard import Guard
+from fedpca.privacy.exit import Debit, Guard, leave
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.settings import Privacy
 from fedpca.secure import masks, noise_shares, shamir, wire

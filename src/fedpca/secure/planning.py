@@ -8,13 +8,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpca.privacy.clipping import MAX_ROWS
+from fedpca.privacy.evaluation import Energies
 from fedpca.privacy.mechanisms import build
 from fedpca.privacy.planning import Plan, plan_release, rounded
 from fedpca.privacy.rules import warn_of_weak_settings
+from fedpca.privacy.search import Found
 from fedpca.privacy.search_plan import Outlook, expected
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import Step, evaluation
-from fedpca.privacy.sums import NoiseBlock
+from fedpca.privacy.sums import Sum
 from fedpca.secure.fit import PrivateFit
 from fedpca.secure.noise_shares import Levels
 from fedpca.secure.settings import SecureSums, Terms
@@ -189,43 +190,20 @@ def plan(
     )
 
 
-class ExpectedSum(NamedTuple):
-    """A sum to expect."""
-
-    name: str
-    blocks: tuple[NoiseBlock, ...]
-
-    @property
-    def length(self) -> int:
-        return sum(block.length for block in self.blocks)
-
-
-def expected_sums(privacy: Privacy, n_features: int, rank: int, outlook: Outlook) -> list[ExpectedSum]:
-    """All sums of a study, as `PrivateFit` has them."""
+def expected_sums(privacy: Privacy, n_features: int, rank: int, outlook: Outlook) -> list[Sum]:
+    """All sums of a study, as a `PrivateModel` has them."""
+    clipping, adjacency = outlook.clipping, privacy.adjacency
     mu = privacy.mu * sqrt(1 - privacy.evaluation_share)
-    found = [_sum_of(step, privacy, mu) for step in outlook.steps]
-    mechanism = build(privacy, outlook.clipping, n_features, mu=outlook.mu, joint=outlook.joint, rank=rank)
-    found.append(ExpectedSum(mechanism.name, mechanism.blocks()))
+    found = [step.announced(mu * sqrt(step.share), adjacency, clipping) for step in outlook.steps]
+    mechanism = build(privacy, clipping, n_features, mu=outlook.mu, joint=outlook.joint, rank=rank)
+    found.append(mechanism.announced())
     if outlook.evaluates:
         directions = Subspace(np.eye(rank, n_features), np.ones(rank), np.zeros(n_features), 1.0, float(rank))
-        step = evaluation(directions, 1.0, privacy.evaluation_share, of_pairs=outlook.clipping.pairs)
-        found.append(_sum_of(step, privacy, privacy.mu))
+        found.append(Energies(privacy, Found(clipping, 1.0)).sum(directions))
     return found
 
 
-def _sum_of(step: Step, privacy: Privacy, mu: float) -> ExpectedSum:
-    blocks = (
-        NoiseBlock(
-            block.length,
-            block.sensitivity(privacy.adjacency) / (mu * sqrt(block.share)),
-            min(block.sensitivities),
-        )
-        for block in step.blocks
-    )
-    return ExpectedSum(step.name, tuple(blocks))
-
-
-def _bits(sums: list[ExpectedSum], rows: int, levels: Levels) -> float:
+def _bits(sums: list[Sum], rows: int, levels: Levels) -> float:
     """Of the largest integer in any sum, noise included."""
     spread = _TAIL * sqrt(max(levels.variance(size, size) for size in levels.sizes))
     bits = max(
@@ -241,7 +219,7 @@ def _bits(sums: list[ExpectedSum], rows: int, levels: Levels) -> float:
     return bits
 
 
-def _owner_costs(terms: Terms, levels: Levels, sums: list[ExpectedSum], most_sums: int) -> Costs:
+def _owner_costs(terms: Terms, levels: Levels, sums: list[Sum], most_sums: int) -> Costs:
     members, others, n_sums = terms.n_members, terms.n_members - 1, len(sums)
     words = sum(each.length for each in sums)
     keys = _OWNERS + _KEYS * most_sums
@@ -269,7 +247,7 @@ def _owner_costs(terms: Terms, levels: Levels, sums: list[ExpectedSum], most_sum
     return Costs(sent, received, seconds)
 
 
-def _coordinator_costs(terms: Terms, levels: Levels, sums: list[ExpectedSum], most_sums: int) -> Costs:
+def _coordinator_costs(terms: Terms, levels: Levels, sums: list[Sum], most_sums: int) -> Costs:
     members, owner = terms.n_members, _owner_costs(terms, levels, sums, most_sums)
     n_sums, words = len(sums), sum(each.length for each in sums)
     verified = members * (3 + 3 * n_sums) * _VERIFY

@@ -5,6 +5,7 @@ as much as all rows weigh, and noise scaled to one row would hide nothing.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
@@ -15,7 +16,7 @@ from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency, noise_sd
 from fedpca.privacy.clipping import RADIUS, Clipping
 from fedpca.privacy.schedule import Schedule
-from fedpca.privacy.sums import NoiseBlock
+from fedpca.privacy.sums import NoiseBlock, Sum, Summing
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.summary import Summary
 
@@ -152,6 +153,12 @@ class Mechanism(ABC):
     @abstractmethod
     def statistic(self) -> Array:
         """The sums over all points so far: integers, shape (length,), never to leave as they are."""
+
+    def announced(self, begin: Callable[[np.random.Generator], Summing] | None = None) -> Sum:
+        """The release as a sum, given how it is begun."""
+        per_row = 0.5 if self.clipping.pairs else 1.0
+        blocks = tuple(block._replace(largest=block.largest * per_row) for block in self.blocks())
+        return Sum(self.name, blocks, self.calibration.mu, purpose="release", begin=begin)
 
     @abstractmethod
     def blocks(self) -> tuple[NoiseBlock, ...]:
