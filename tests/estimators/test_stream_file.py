@@ -12,6 +12,7 @@ from fedpca import PCADetector, PrivatePCA, StreamingPCA, WindowedPCA
 from fedpca.cli.app import app
 from fedpca.errors import ModelFileError
 from fedpca.estimators import stream_file
+from fedpca.federation.aggregator.message import Message
 from fedpca.summaries import model_file
 from fedpca.trackers.exact import Exact
 
@@ -90,6 +91,8 @@ def test_a_stream_is_no_model_and_does_not_leave(tmp_path):
         fedpca.load(path)
     with pytest.raises(ModelFileError, match=r"must not leave .* raw rows"):
         model_file.require_no_own_facts(model_file.read(path)[2], path)
+    with pytest.raises(ModelFileError, match="live stream, which may have raw rows"):
+        Message.decode(path.read_bytes())  # as every carrier does
     with pytest.raises(ModelFileError, match=r"is a StreamingPCA; read it with StreamingPCA\.load"):
         WindowedPCA.load(path)
     StreamingPCA(3).fit(ROWS).subspace_.save(path)

@@ -31,7 +31,7 @@ from fedpca.trackers import Tracker, TrackerName
 
 _PASSES = 2
 """Of trimming. None loses .012 AUROC on ADBench (`benchmarks.monitoring adbench`)."""
-_LEAST_ROWS = 10
+_LEAST_ROWS = 10  # so that the model of the other folds is of several rows
 _FOLDS = 5  # of rows, each scored by the model of the others
 _ROWS_PER_FEATURE = 50
 """With fewer rows per feature of the fit, limits come from rows that the model did not see: scores of the
