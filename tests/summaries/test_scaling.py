@@ -314,21 +314,6 @@ def test_a_bad_scale_is_one_clear_error(scale, error, message):
             kind.from_rows(rows, scale=scale)
 
 
-def test_what_a_summary_cannot_have_is_refused(rng):
-    rows = rng.normal(size=(9, 2))
-    with pytest.raises(ValueError, match="scale of a Subspace must be one number per feature, got 'std'"):
-        Subspace.from_rows(rows).with_about(scale="std")
-    plain = Moments.from_rows(rows)
-    with pytest.raises(ValueError, match="scaling is for moments whose scale is"):
-        plain.with_about(scale=None, scaling=Scaling.empty(2))
-    with pytest.raises(ValueError, match="must have the 2 features of the moments, got 3"):
-        plain.with_about(scale="std", scaling=Scaling.empty(3))
-    with pytest.raises(TypeError, match="must be a Scaling or None"):
-        plain.with_about(scale="std", scaling=3)
-    with pytest.raises(ValueError, match="need the scaling of their rows"):
-        Moments.from_rows(rows, center=False).with_about(scale="std")
-
-
 def test_summaries_of_different_scales_do_not_merge(rng):
     rows = rng.normal(size=(9, 2))
     plain, standard = Moments.from_rows(rows), Moments.from_rows(rows, scale="std")

@@ -4,11 +4,11 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_summarizes, assert_valid, power_law, rows_of_clients, scatter_of, shortfall
+from helpers import assert_summarizes, power_law, rows_of_clients, scatter_of, shortfall
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpca import Moments, Subspace
+from fedpca import Moments, Scaling, Subspace
 from fedpca.summaries.about import About
 
 
@@ -119,50 +119,66 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+MOMENTS = {"count": 10.0, "mean": np.zeros(4), "scatter": np.eye(4)}
+NARROW = {"observed": [10, 10, 10, 0]}
+NOT_OBSERVED = r"observed must|could not convert"
+
+BAD = {
+    Subspace: [
         ({"components": np.ones((2, 4)) / 2}, "orthonormal"),
         ({"components": np.full((2, 4), np.nan)}, "finite"),
         ({"components": np.eye(2, 3)}, "shapes"),
         ({"components": np.eye(4)[0]}, "shapes"),
         ({"components": np.zeros((5, 4)), "singular_values": np.zeros(5)}, "r <= d"),
+        ({"components": [[0.6, 0, 0, 0.8], [0, 1, 0, 0]]} | NARROW, "no row knows"),
         ({"singular_values": np.array([1.0, 2.0])}, "descending"),
         ({"singular_values": np.array([2.0, -1.0])}, "not negative"),
         ({"singular_values": np.array([np.inf, 1.0])}, "finite"),
-        ({"mean": np.full(4, np.inf)}, "finite"),
-        ({"mean": np.ones(4), "centered": False}, "mean of an uncentered summary"),
-        ({"count": -1.0}, "count"),
-        ({"count": np.inf}, "count"),
-        ({"count": "10"}, "count"),
-        ({"count": 0.0}, "no rows"),
         ({"total": 4.0}, "at least the kept energy"),
         ({"total": np.nan}, "total"),
-        ({"about": About(("a", "b"))}, "4 features, 2 names"),
+        ({"about": About(scale="std")}, "scale of a Subspace must be one number per feature, got 'std'"),
     ],
-)
-def test_a_subspace_that_cannot_be_is_refused(change, message):
-    assert_valid(Subspace(**GOOD))
-    with pytest.raises(ValueError, match=message):
-        Subspace(**(GOOD | change))
+    Moments: [
+        ({"scatter": np.eye(4) + np.eye(4, k=1)}, "symmetric"),
+        ({"scatter": np.diag([-1.0, 0, 0, 0])}, "negative"),
+        ({"scatter": np.full((4, 4), np.nan)}, "finite"),
+        ({"scatter": np.eye(3)}, "shapes"),
+        (NARROW, "no row knows"),
+        ({"about": About(scaling=Scaling.empty(4))}, "scaling is for moments whose scale is"),
+        (
+            {"about": About(scale="std", scaling=Scaling.empty(3))},
+            "have the 4 features of the moments, got 3",
+        ),
+        ({"about": About(scale="std", scaling=3)}, "must be a Scaling or None"),
+        ({"about": About(scale="std"), "centered": False}, "need the scaling of their rows"),
+    ],
+}
+BAD_IN_BOTH = [
+    ({"mean": np.full(4, np.inf)}, "finite"),
+    ({"mean": np.ones(4), "centered": False}, "mean of an uncentered summary"),
+    ({"mean": [0, 0, 0, 1.0]} | NARROW, "no row knows"),
+    ({"count": -1.0}, "count"),
+    ({"count": np.inf}, "count"),
+    ({"count": np.nan}, "count"),
+    ({"count": "10"}, "count"),
+    ({"count": 0.0}, "no rows"),
+    *(({"observed": bad}, NOT_OBSERVED) for bad in ([10, 5, 0, 0], [10, 10, 0, -10], [10], [[10, 0, 0, 0]])),
+    *(({"observed": bad}, NOT_OBSERVED) for bad in (["a", "b", "c", "d"], [np.nan, 0, 0, 0])),
+    ({"about": About(("a", "b"))}, "name every feature: 4 features, 2 names"),
+    ({"about": About(certificate={"private": True})}, "must be a Certificate or None, got dict"),
+    ({"about": None}, "about must be an About, got NoneType"),
+]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"scatter": np.array([[1.0, 2.0], [0.0, 1.0]])}, "symmetric"),
-        ({"scatter": np.array([[-1.0, 0.0], [0.0, 1.0]])}, "negative"),
-        ({"scatter": np.full((2, 2), np.nan)}, "finite"),
-        ({"scatter": np.eye(3)}, "shapes"),
-        ({"count": np.nan}, "count"),
-        ({"centered": False, "mean": np.ones(2)}, "uncentered"),
-    ],
+    ("kind", "change", "message"),
+    [(kind, *bad) for kind in (Subspace, Moments) for bad in (*BAD[kind], *BAD_IN_BOTH)],
 )
-def test_moments_that_cannot_be_are_refused(change, message):
-    good = {"count": 3.0, "mean": np.zeros(2), "scatter": np.eye(2)}
-    Moments(**good)
-    with pytest.raises(ValueError, match=message):
-        Moments(**(good | change))
+def test_a_summary_that_cannot_be_is_refused(kind, change, message):
+    good = GOOD if kind is Subspace else MOMENTS
+    assert kind(**good).count == 10
+    with pytest.raises((ValueError, TypeError), match=message):
+        kind(**(good | change))
 
 
 @pytest.mark.parametrize(("mean", "total"), [(0.0, 1e100), (1e152, 0.0)])
