@@ -1,4 +1,4 @@
-"""Scores of people from a stream over variants, chromosome by chromosome, equal those of the pooled genotypes."""
+"""Scores of people from a stream over variants equal those of the pooled genotypes."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_chromosomes_of_hapmap_merge_into_the_scores_of_its_people():
         genotypes, chromosome = file["G"].astype(float), file["chromosome"]
     genotypes[genotypes < 0] = np.nan
     p = np.nanmean(genotypes, axis=0) / 2
-    varies = (0 < p) & (p < 1)
+    varies = (p > 0) & (p < 1)
     p, chromosome = p[varies], chromosome[varies]
     people = np.nan_to_num((genotypes[:, varies] - 2 * p) / np.sqrt(2 * p * (1 - p)))
     summaries = []
