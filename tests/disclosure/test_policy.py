@@ -30,6 +30,7 @@ from fedpca import (
 from fedpca.disclosure import RowCounts
 from fedpca.disclosure.policy import NO_POLICY, PRESETS
 from fedpca.errors import SummaryRejected
+from fedpca.federation import Limits
 from fedpca.federation.folder import publish
 from fedpca.readers import open_rows
 from fedpca.summaries.certificate import Certificate
@@ -581,7 +582,7 @@ def test_publishing_asks_the_policy_first(rows, tmp_path, caplog):
 
 
 def test_an_aggregator_may_demand_rows_of_what_arrives(rows, tmp_path):
-    aggregator = Aggregator(rank=1, least_rows=20, store=tmp_path)
+    aggregator = Aggregator(rank=1, limits=Limits(least_rows=20), store=tmp_path)
     with pytest.raises(
         SummaryRejected, match=r"at least least_rows=20 rows must be behind a summary, got 19;"
     ):
@@ -593,13 +594,13 @@ def test_an_aggregator_may_demand_rows_of_what_arrives(rows, tmp_path):
     with pytest.raises(SummaryRejected, match="got 4 that alone know the same features"):
         aggregator.receive("gaps", 1, alone)
     aggregator.close()
-    assert list(Aggregator(rank=1, least_rows=21, store=tmp_path).quarantined) == ["large"]
+    assert list(Aggregator(rank=1, limits=Limits(least_rows=21), store=tmp_path).quarantined) == ["large"]
 
 
 @pytest.mark.parametrize("value", [-1, 2.5, "10", nan, True])
 def test_least_rows_of_an_aggregator_is_a_whole_number(value):
     with pytest.raises((TypeError, ValueError), match="least_rows"):
-        Aggregator(least_rows=value)
+        Limits(least_rows=value)
 
 
 def test_real_patients_under_every_preset():

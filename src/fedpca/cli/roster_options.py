@@ -63,14 +63,14 @@ def check_fit(
     signer: "Signer", rows: "RowReader", centered: bool, scale: object, privacy: "Privacy | None"
 ) -> None:
     """Refuse a member's fit that is not what the roster says: before anything is spent on the rows."""
-    from fedpca.disclosure.policy import count_rows
+    from fedpca.disclosure.row_counts import Rows
     from fedpca.federation.aggregator import membership
     from fedpca.trust import agreement
 
     found = agreement.of_fit(rows.n_features, rows.feature_names, centered, scale)
     membership.require(signer.roster, found)
     if privacy is not None and signer.member.rows is not None:
-        check_rows(signer, count_rows(rows))
+        check_rows(signer, Rows.of(rows).length())
 
 
 def check_rows(signer: "Signer", count: int) -> None:

@@ -16,12 +16,10 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import numpy as np
-
 from fedpca._typing import JSON, RowsLike
 from fedpca._util.files import local_path
 from fedpca._util.text import format_number, pluralize, sanitize
-from fedpca.disclosure.row_counts import RowCounts
+from fedpca.disclosure.row_counts import RowCounts, Rows
 from fedpca.errors import PolicyViolation
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate
@@ -95,6 +93,7 @@ class Policy:
         mean_allowed: whether the means of columns may leave. If not, only rows whose mean was subtracted
             before, or private differences of pairs of rows, may be summarized.
 
+    >>> import numpy as np
     >>> policy = Policy(least_rows=20)
     >>> rows = np.random.default_rng(0).normal(size=(15, 3))
     >>> policy.check(Subspace.from_rows(rows), rows)
@@ -202,11 +201,11 @@ class Policy:
             PolicyViolation: by the first rule that does not hold.
         """
         if privacy is not None:
-            self.check_private(count_rows(rows), privacy)
+            self.check_private(Rows.of(rows).length(), privacy)
             return None
         raise_broken([self._privacy_rule(None), self._secure_rule(None)])
         counts = RowCounts.of(rows)
-        raise_broken(self._count_rules(counts, counts.rows, _n_features(rows) / counts.rows))
+        raise_broken(self._count_rules(counts, counts.rows, Rows.of(rows).n_features / counts.rows))
         return counts
 
     def check_private(self, n_rows: int, privacy: "Privacy") -> None:
@@ -225,7 +224,7 @@ class Policy:
         All rules apply to the owner's own rows, as if these left alone: what the others have is not known.
 
         Args:
-            rows: all of them, as for `check_rows`, or `OwnerRows`.
+            rows: all of them, as for `check_rows`; with privacy their number is enough.
             privacy: with which they are summed. Without it all moments of the rows are part of the sums.
             least: the fewest owners in a sum of the study.
             colluding: how many of them may share what they know.
@@ -236,19 +235,21 @@ class Policy:
         Raises:
             PolicyViolation: by the first rule that does not hold.
 
+        >>> import numpy as np
         >>> strict = Policy(secure_sums_required=True)
         >>> strict.check_secure(np.random.default_rng(0).normal(size=(100, 4)), least=5, colluding=1)
         RowCounts(rows=100, fewest_values=100, smallest_level=None, column='')
         """
         secure = self._secure_rule(least - colluding)
         if privacy is not None:
-            self._check_noisy(count_rows(rows), privacy, secure)
+            n_rows = rows if isinstance(rows, int) else Rows.of(rows).length()
+            self._check_noisy(n_rows, privacy, secure)
             return None
         raise_broken(
             [self._privacy_rule(None), secure, self._mean_rule(True, "sum with privacy and center='pairs'")]
         )
         counts = RowCounts.of(rows)
-        per_row = _n_features(rows) / counts.rows
+        per_row = Rows.of(rows).n_features / counts.rows
         raise_broken([*self._count_rules(counts, counts.rows, per_row), self._directions_rule(per_row)])
         return counts
 
@@ -277,6 +278,7 @@ class Policy:
     def results(self, summary: Summary | Scaling, rows: RowsLike | RowCounts = None) -> list[RuleResult]:
         """What every rule that applies says about something that is to leave; see `check`.
 
+        >>> import numpy as np
         >>> rows = np.random.default_rng(0).normal(size=(100, 4))
         >>> [result.result for result in Policy().results(Subspace.from_rows(rows), rows)]
         ['holds', 'holds', 'holds', 'holds', 'off', 'off', 'holds']
@@ -446,25 +448,13 @@ def raise_broken(results: Iterable[RuleResult]) -> None:
     raise PolicyViolation(first.problem + more, first.rule, first.limit, first.value)
 
 
-def count_rows(rows: RowsLike) -> int:
-    """How many there are, without a look at any."""
-    if not hasattr(rows, "n_rows"):
-        return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
-    known: int | None = rows.n_rows
-    return sum(map(len, rows.batches())) if known is None else known
-
-
-def _n_features(rows: RowsLike) -> int:
-    return int(rows.n_features if hasattr(rows, "n_features") else np.shape(rows)[1])
-
-
 def _counts_behind(summary: Summary | Scaling, rows: RowsLike) -> RowCounts:
     """The counts of the rows of a summary; other rows, which would be counted instead, are refused."""
-    counts = RowCounts.of(rows)
-    if _n_features(rows) != summary.n_features:
+    counts, n_features = RowCounts.of(rows), Rows.of(rows).n_features
+    if n_features != summary.n_features:
         raise ValueError(
-            f"rows must be those behind what leaves, with {summary.n_features} features, got "
-            f"{_n_features(rows)}; pass the rows of the fit."
+            f"rows must be those behind what leaves, with {summary.n_features} features, got {n_features}; "
+            "pass the rows of the fit."
         )
     return counts
 

@@ -1,18 +1,66 @@
 """RowCounts: what a policy has to know about rows and no summary of them tells, counted in one pass."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
+from scipy.sparse import issparse
 
 from fedpca import progress
 from fedpca._typing import JSON, AnyArray, Array, RowsLike
 from fedpca._util.text import feature_label, sanitize
 from fedpca.parallel import prefetch
+from fedpca.readers import RowReader
 from fedpca.summaries import validation
 
 _FIRST_ROWS = 64  # after which most columns that are not binary are known not to be
+
+
+class Rows(NamedTuple):
+    """Rows to be counted, whatever they are kept in.
+
+    Attributes:
+        length: how many there are, without a look at any.
+        n_features: the length of each.
+        names: one per feature, or None.
+        batches: all of them, as float arrays, or sparse as they are.
+    """
+
+    length: Callable[[], int]
+    n_features: int
+    names: tuple[str, ...] | None
+    batches: Callable[[], Iterator[AnyArray]]
+
+    @classmethod
+    def of(cls, rows: RowsLike) -> Self:
+        """Of an array, a frame, a sparse matrix, or files from `open_rows`."""
+        return cls._of_files(rows) if isinstance(rows, RowReader) else cls._of_table(rows)
+
+    @classmethod
+    def _of_files(cls, reader: RowReader) -> Self:
+        def count() -> int:
+            return sum(map(len, reader.batches())) if reader.n_rows is None else reader.n_rows
+
+        def batches() -> Iterator[AnyArray]:
+            with progress.bar("count", reader.n_rows, "rows") as bar, prefetch(reader.batches()) as parts:
+                for batch in parts:
+                    yield batch.rows
+                    bar.advance(len(batch))
+
+        return cls(count, reader.n_features, reader.feature_names, batches)
+
+    @classmethod
+    def _of_table(cls, table: RowsLike) -> Self:
+        validation.require_table(table)
+        shape = np.shape(table)
+        if len(shape) != 2:
+            raise ValueError(f"rows must be a table of shape (n_rows, n_features), got shape {shape}.")
+
+        def batches() -> Iterator[AnyArray]:
+            yield table if issparse(table) else np.asarray(table, dtype=np.float64)
+
+        return cls(lambda: shape[0], shape[1], validation.names_of(table), batches)
 
 
 @dataclass(frozen=True)
@@ -37,17 +85,15 @@ class RowCounts:
 
     @classmethod
     def of(cls, rows: RowsLike) -> Self:
-        """The counts of rows: an array, a frame, a sparse matrix, files from `open_rows`, or `OwnerRows`."""
-        names = getattr(rows, "feature_names", None) or validation.names_of(rows)
-        counter: _Counter | None = None
-        for batch in _batches(rows):
-            if counter is None:
-                counter = _Counter(batch.shape[1])
+        """The counts of rows: an array, a frame, a sparse matrix, or files from `open_rows`."""
+        given = Rows.of(rows)
+        counter = _Counter(given.n_features)
+        for batch in given.batches():
             counter.update(batch)
-        if counter is None or not counter.n_rows:
+        if not counter.n_rows:
             raise ValueError("there are no rows to count.")
         smallest, column = counter.smallest_level()
-        name = "" if column is None else sanitize(feature_label(column, names), 100)
+        name = "" if column is None else sanitize(feature_label(column, given.names), 100)
         return cls(counter.n_rows, counter.fewest_values(), smallest, name)
 
     def to_json(self) -> JSON:
@@ -68,24 +114,6 @@ class RowCounts:
         return cls(**contents)
 
 
-def _batches(rows: RowsLike) -> Iterator[AnyArray]:
-    """Rows as float arrays, or sparse as they are."""
-    if hasattr(rows, "batches"):
-        with progress.bar("count", rows.n_rows, "rows") as bar, prefetch(rows.batches()) as batches:
-            for batch in batches:
-                yield batch.rows
-                bar.advance(len(batch))
-        return
-    if hasattr(rows, "parts"):
-        yield from rows.parts()
-        return
-    validation.require_table(rows)
-    table = rows if hasattr(rows, "tocsc") else np.asarray(rows, dtype=np.float64)
-    if table.ndim != 2:
-        raise ValueError(f"rows must be a table of shape (n_rows, n_features), got shape {table.shape}.")
-    yield table
-
-
 class _Counter:
     """Per column its first two values, how often each occurs, and whether there is a third."""
 
@@ -97,7 +125,7 @@ class _Counter:
         self._many = np.zeros(n_features, dtype=bool)
 
     def update(self, rows: AnyArray) -> None:
-        if hasattr(rows, "tocsc"):
+        if issparse(rows):
             self._update_sparse(rows)
             return
         known = ~np.isnan(rows)

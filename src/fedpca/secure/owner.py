@@ -399,7 +399,7 @@ class Owner:
     def _check_policy(self) -> None:
         """Once per process, as rows are read for it; a policy may have come after the session began."""
         if self._policy is not None and not self._is_allowed:
-            rows: Any = self._rows if self._privacy is not None else self._rows.source
+            rows: Any = self._rows.n_rows if self._privacy is not None else self._rows.source
             self._policy.check_secure(
                 rows, privacy=self._privacy, least=self.terms.least, colluding=self.terms.colluding
             )
