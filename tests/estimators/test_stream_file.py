@@ -132,6 +132,9 @@ def test_own_classes_and_other_versions_are_refused(tmp_path, monkeypatch):
         {"seen": 1},
         [],
         {"a": 1, "b": 2},
+        {"timedelta": [2**80, 0, 0]},
+        {"host": 1, "again": 0},
+        None,
     ],
 )
 def test_a_file_made_by_others_runs_nothing(tree, tmp_path):

@@ -21,6 +21,10 @@ from fedpca.summaries import model_file
 
 _KIND = "stream"
 _ROOMS = ("fedpca.estimators.", "fedpca.summaries.", "fedpca.trackers.")  # whose classes streams consist of
+# What reading a tree that fedpca did not write may raise.
+_NOT_OURS = (
+    AttributeError, ImportError, LookupError, OverflowError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
 _DTYPES = {"float64": np.float64, "float32": np.float32}
 
 
@@ -57,7 +61,7 @@ class LiveStream:
             )
         try:
             found = _Reader(arrays).read(stream["estimator"])
-        except (AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError) as error:
+        except _NOT_OURS as error:
             raise ModelFileError(f"{path} is not a live stream that fedpca wrote: {error!r:.200}") from error
         if type(found) is not cls:
             raise ModelFileError(
