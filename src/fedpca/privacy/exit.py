@@ -20,8 +20,8 @@ from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.sums import Purpose, Sum
 
-# Entries drawn at once: all arrays of a draw stay below 10 MB, and a millisecond's work each
-# (`benchmarks.private_noise`).
+# Entries drawn at once: all arrays of a draw have 4 MB together, where those of 4096 features at once would
+# have half a gigabyte; at 4 ms a piece calls cost nothing (`benchmarks.private_noise`).
 _PIECE = 2**16
 _Exact = TypeVar("_Exact", bound=AnyArray)
 _Result = TypeVar("_Result")

@@ -343,8 +343,10 @@ class PrivateTracker:
         model = self._open_model()
         assert self.ledger is not None
         receipt = self._exit.receipt(entry, self._n_rows, self._stream)
-        announced = model.next
+        announced, is_last = model.next, model.reports + 1 == self.privacy.releases
         assert announced is not None
+        if is_last:  # sums of many features are large
+            self._summing = None
         model.add(announced.of(noisy, self._n_summed), receipt=receipt)
         self._note_found()
         self._n_rows_released = self._n_rows
@@ -352,12 +354,11 @@ class PrivateTracker:
             self._paid = entry
         else:
             self._start = self._n_rows
-        if model.reports == self.privacy.releases:
+        if is_last:
             self._closed = (
                 f"this was planned for releases={self.privacy.releases}, and all were made: more rows could "
                 "never leave. Plan more releases, Privacy(releases=...), or fit anew."
             )
-            self._summing = None
             self._exit.forget("step", "release")
             if not model.can_evaluate:
                 self._exit.forget("evaluation")

@@ -8,6 +8,7 @@ Departures from Analyze Gauss (Dwork, Talwar, Thakurta, Zhang 2014):
 4. The sum of rows may be released with it, which corrects a private center.
 """
 
+from functools import cached_property
 from math import sqrt
 from typing import ClassVar
 
@@ -15,8 +16,8 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.calibration import SENSITIVITY, Adjacency
-from fedpca.privacy.clipping import RADIUS, Clipping
-from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, Mechanism
+from fedpca.privacy.clipping import RADIUS
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Mechanism
 from fedpca.privacy.sums import NoiseBlock
 from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
@@ -35,11 +36,10 @@ class Gram(Mechanism):
     rows_factor = 1.0
     max_features: ClassVar[int] = 4096
 
-    def __init__(
-        self, clipping: Clipping, n_features: int, calibration: Calibration, *, joint: bool, rank: int
-    ) -> None:
-        super().__init__(clipping, n_features, calibration, joint=joint, rank=rank)
-        self._products = np.zeros((n_features, n_features))
+    @cached_property
+    def _products(self) -> Array:
+        """The sum, made when rows come: who summarizes the noisy one needs none."""
+        return np.zeros((self.n_features, self.n_features))
 
     @classmethod
     def sensitivity(cls, adjacency: Adjacency, *, joint: bool) -> float:
