@@ -63,6 +63,7 @@ class CombinedScore(NamedTuple):
         precisions: what D² multiplies squares along the directions by, shape (r,): 1 over the variance, or 0.
         outside: what it multiplies squares outside of all directions by.
         d2_mean: directions that D² has.
+        has_outside: whether there are other directions.
     """
 
     directions: Array
@@ -72,6 +73,7 @@ class CombinedScore(NamedTuple):
     precisions: Array
     outside: float
     d2_mean: float
+    has_outside: bool
 
     @classmethod
     def of_model(cls, known: Subspace, shown: Array) -> Self:
@@ -92,19 +94,22 @@ class CombinedScore(NamedTuple):
             np.divide(1.0, variances, out=np.zeros_like(variances), where=counts),
             n_rest / rest if has_rest else 0.0,
             max(float(np.count_nonzero(counts)) + (n_rest if has_rest else 0), 1.0),
+            n_rest > 0,
         )
 
     def of(self, deviations: Array, scores: Array) -> Array:
         """The score of rows about the mean, shape (n, d), by their scores, shape (n, r); NaN if missing."""
-        residual, beyond = self._residuals(deviations, scores)
-        squares = scores**2
-        k = self.shown
-        found: Array = squares[:, :k] @ (1 / self.variances[:k]) / max(k, 1)
-        found += np.einsum("ij,ij->i", residual, residual) / self.spe_mean
-        found += squares @ (self.precisions / self.d2_mean)
-        if self.outside:
-            found += np.einsum("ij,ij->i", beyond, beyond) * (self.outside / self.d2_mean)
-        return found
+        squares, k = scores**2, self.shown
+        if np.isnan(deviations).any():
+            residual, beyond = self._residuals(deviations, scores)
+            spe, far = _lengths(residual), _lengths(beyond)
+        else:  # the residual is that of all directions, and what those beyond the components have
+            far = (
+                _lengths(deviations - scores @ self.directions) if self.has_outside else np.zeros(len(scores))
+            )
+            spe = squares[:, k:].sum(axis=1) + far
+        found: Array = squares[:, :k] @ (1 / self.variances[:k]) / max(k, 1) + spe / self.spe_mean
+        return found + (squares @ self.precisions + self.outside * far) / self.d2_mean
 
     def contributions(self, deviations: Array, scores: Array) -> Contributions:
         """Of the same rows and scores."""
@@ -134,7 +139,7 @@ class CombinedScore(NamedTuple):
         inside = self.precisions / self.d2_mean
         inside[:k] += 1 / (max(k, 1) * self.variances[:k])
         inside[k:] += 1 / self.spe_mean
-        if len(inside) == np.count_nonzero(self.directions.any(axis=0)):  # there is no outside
+        if not self.has_outside:  # any number will do
             return inside, float(inside.max(initial=1.0))
         return inside, 1 / self.spe_mean + self.outside / self.d2_mean
 
@@ -153,6 +158,12 @@ class CombinedScore(NamedTuple):
         reduction = np.zeros(len(row))
         reduction[observed] = _ratio(slope**2, np.maximum(curvature, 0.0))
         return reduction
+
+
+def _lengths(rows: Array) -> Array:
+    """The squared length of each row."""
+    found: Array = np.einsum("ij,ij->i", rows, rows)
+    return found
 
 
 def _ratio(squares: Array, curvature: Array) -> Array:
