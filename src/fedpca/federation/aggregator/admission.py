@@ -138,11 +138,14 @@ def check_private(summary: Summary, privacy: Privacy) -> None:
     rows = summary.count * (bound**2 + (reach**2 if merged > 1 and summary.centered else 0.0))
     if isinstance(summary, Subspace):
         n_features = summary.n_features
+        # Directions keep the noise that is positive: at most the edge, in each of them.
         edge = calibrate(privacy, pairs=True).edge(n_features) * _strength(certificate, privacy)
         noise = _unit(certificate, privacy) * merged * max(n_features, _FEW_FEATURES) * edge
     else:
         extra = _center_noise(summary, certificate, privacy)
-        noise = 5 * noise_edge(certificate) + extra  # of the trace: seven standard deviations
+        # The trace of noise whose edge is 2 s sqrt(d) has a standard deviation of s sqrt(2 d), the edge over
+        # sqrt(2): 5 edges are 7 of them, exceeded with a probability of 1e-12.
+        noise = 5 * noise_edge(certificate) + extra
     if summary.total > rows + noise:
         raise ValueError(
             f"its total {summary.total:.4g} is more than {summary.count:g} rows within bound={bound:g} and "

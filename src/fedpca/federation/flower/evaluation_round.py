@@ -16,7 +16,8 @@ from fedpca.summaries.subspace import Subspace
 require("flwr", extra="flower", purpose="a Flower federation")
 from flwr.app import Message as FlowerMessage  # noqa: E402
 
-_LEAST_EVALUATED = 0.5  # of the rows of a model
+# Of the rows of a model: missing ones are taken to be alike, which a minority may be, and most may not.
+_LEAST_EVALUATED = 0.5
 
 
 class EvaluationRound:

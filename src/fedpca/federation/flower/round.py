@@ -19,7 +19,7 @@ from flwr.serverapp import Grid  # noqa: E402
 from httpx import HTTPError  # noqa: E402
 
 _log = logging.getLogger("fedpca.federation.flower.server_app")
-_PAUSE = 0.5  # seconds
+_PAUSE = 0.5  # seconds between two looks: nodes themselves look every three
 _KINDS = ("release", "scaling", "sum", "waits")
 
 Outcome = Literal["accepted", "unchanged", "outdated", "taken", "waiting", "withdrawn", "rejected", "failed"]
