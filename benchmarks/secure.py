@@ -46,10 +46,10 @@ class Sums:
     view: Any = None
     model: Any = None
 
-    def __init__(self, sums: Sequence[Sum], n_features: int) -> None:
+    def __init__(self, sums: Sequence[Sum], n_features: int, entries: dict[int, AnyArray]) -> None:
         self._sums, self._left, self.n_features = sums, list(sums), n_features
         self.most_sums, self.most_words = len(sums), max(each.length for each in sums)
-        self._entries = {each.length: np.arange(each.length) for each in sums}
+        self._entries = entries
 
     @property
     def next(self) -> Sum | None:
@@ -126,8 +126,10 @@ def study(n_features: int, n_owners: int) -> tuple[Cost, Cost, int]:
     sent: list[dict[str, bytes]] = [{} for _ in keys]
     rows = OwnerRows(ROWS // n_owners, n_features, None, lambda: iter(()), np.zeros((0, n_features)))
 
+    entries: dict[int, AnyArray] = {each.length: np.arange(each.length) for each in sums}
+
     def progress() -> Progress:
-        return Progress(Session(roster, opened), Sums(sums, n_features))
+        return Progress(Session(roster, opened), Sums(sums, n_features, entries))
 
     def owner_of(index: int) -> Owner:
         return Owner(progress(), keys[index], rows, OwnerMemory(secrets[index], sent[index]))

@@ -141,8 +141,8 @@ def total_of(
     """
     announced, present = board.announced(number), board.present(number)
     named = board.message("present", number=number)["present"]
-    total = np.zeros(announced.length, dtype=np.uint64)
     keys = _known_masks(board, announced, opened)
+    total = np.zeros(announced.length, dtype=np.uint64)
     for index in present:
         masked = board.message("masked", index, number)
         if (masked.digest,) != named[index]:
