@@ -89,7 +89,7 @@ def test_the_audit_has_power_it_shows_most_of_what_is_promised(monkeypatch):
 def test_of_the_whole_the_audit_shows_most_of_what_is_promised(monkeypatch, adjacency):
     """Steps, release and evaluation together: their squares add up to the promise."""
     only(monkeypatch, "many rows")
-    monkeypatch.setattr("fedpca.privacy.tracker.ExactNoise", FastNoise)  # rounded, small noise shows less
+    monkeypatch.setattr("fedpca.privacy.exit.ExactNoise", FastNoise)  # rounded, small noise shows less
     whole = audit(replace(PRIVACY, **UNKNOWN, adjacency=adjacency), runs=1000).findings[0]
     assert whole.passed
     assert whole.promised == pytest.approx(MU)
