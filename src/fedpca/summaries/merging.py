@@ -38,6 +38,7 @@ def merge(
     Returns:
         A Subspace; Moments when every summary is one and no rank is asked for.
 
+    >>> import numpy as np
     >>> rows = np.random.default_rng(0).normal(size=(60, 5)) + [3, 0, 0, 0, 1]
     >>> hospitals = [Subspace.from_rows(part) for part in np.array_split(rows, 3)]
     >>> together, pooled = merge(hospitals), Subspace.from_rows(rows)
@@ -77,6 +78,7 @@ def merge_tree(
     Inner nodes keep more than `rank` directions, so little is lost on the way up. A sum of moments is
     truncated at the root only: of moments alone the result is that of `merge`.
 
+    >>> import numpy as np
     >>> parts = [Subspace.from_rows(np.eye(4)[[i]] * (i + 1), center=False) for i in range(4)]
     >>> merge_tree(parts, rank=2, fanout=2).singular_values
     array([4., 3.])
