@@ -28,7 +28,7 @@ help:
 	@echo "make test-prereleases  run the fast tests with pre-releases of numpy, scipy and scikit-learn"
 	@echo "make dist       build the sdist and the wheel twice, and compare them byte by byte"
 	@echo "make lock       regenerate the files of requirements/ with hashes; UPGRADE=1 updates every pin"
-	@echo "make benchmark  run the benchmarks, in an environment of their own; ARGS are passed on"
+	@echo "make benchmark  run the benchmarks, in an environment of their own; ARGS are passed on, as in ARGS=--compare"
 	@echo "make reproduce  compute the paper's figures and tables again; ARGS are passed on, as in ARGS=--quick"
 	@echo "make clean      remove all that these targets made"
 

@@ -3,6 +3,8 @@
 python -m benchmarks                    # all of them
 python -m benchmarks --quick            # all of them, cut short
 python -m benchmarks speed memory       # some of them
+python -m benchmarks --record           # ten numbers instead, as a line of benchmarks/history.csv
+python -m benchmarks --compare          # the same, compared with its last line
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from benchmarks import history
 from benchmarks.common import options
 
 NAMES = (
@@ -37,6 +40,7 @@ NAMES = (
     "private_samples",
     "private_noise",
     "secure_accuracy",
+    "outside",
 )
 
 
@@ -45,7 +49,14 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", metavar="name", help=f"any of {', '.join(NAMES)}; all if none is given"
     )
+    numbers = parser.add_mutually_exclusive_group()
+    numbers.add_argument("--record", action="store_true", help="add ten numbers to benchmarks/history.csv")
+    numbers.add_argument("--compare", action="store_true", help="compare ten numbers with its last line")
     arguments = parser.parse_args()
+    if arguments.record:
+        return history.record()
+    if arguments.compare:
+        sys.exit(history.compare())
     if unknown := set(arguments.names) - set(NAMES):
         parser.error(f"benchmarks are {', '.join(NAMES)}, got {', '.join(sorted(unknown))}.")
     quick = ["--quick"] if arguments.quick else []

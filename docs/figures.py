@@ -331,6 +331,35 @@ def federation_growth() -> Figure:
     return figure
 
 
+def map_of_europe() -> Figure:
+    """The map of docs/outside.md, of 1,387 Europeans, not private and private; turned towards the north."""
+    from benchmarks import outside
+
+    people = outside.europe()
+    if people is None:
+        raise SystemExit("map-of-europe needs europe_pcs.npz in the folder that FEDPCA_DATA names")
+    exact = fedpca.StreamingPCA(2).fit(people.rows)
+    private = outside.private_pca(people.rows, np.sqrt(2 * outside.RHO), seed=0)
+    places = np.stack([people.longitude, people.latitude], axis=1)
+    places -= places.mean(axis=0)
+    names, counts = np.unique(people.country, return_counts=True)
+    colored = names[np.argsort(-counts)][:7]  # of those with most people; the others are gray
+    figure, axes = panels(2, 4.6, sharex=True, sharey=True)
+    for axis, pca, title in zip(axes, (exact, private), ("not private", "private, rho = 1"), strict=True):
+        scores = pca.transform(people.rows)
+        left, _, right = np.linalg.svd(scores.T @ places)
+        points = scores @ left @ right  # turned and mirrored, never stretched
+        dots(axis, points[~np.isin(people.country, colored)], size=2.5, color=GRAY)
+        for country, (color, _) in zip(colored, SERIES, strict=False):
+            dots(axis, points[people.country == country], size=2.5, color=color)
+        for country in names[counts >= 8]:
+            place = np.median(points[people.country == country], axis=0)
+            axis.annotate(country, place, ha="center", va="center", weight="bold", color=INK[0])
+        axis.set(title=title, xlabel="", ylabel="", xticks=[], yticks=[], aspect="equal")
+        axis.spines[:].set_visible(False)
+    return figure
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "csv-scores": csv_scores,
     "csv-scree": csv_scree,
@@ -344,6 +373,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "private-affinity": private_affinity,
     "dask-costs": dask_costs,
     "federation-growth": federation_growth,
+    "map-of-europe": map_of_europe,
 }
 
 if __name__ == "__main__":
