@@ -571,7 +571,7 @@ class TestHostileSums:
         n_bins = 121 * 6
         return {
             "other step": ([count, StepSum("mean", np.zeros(6), 3000)], features, "must be that of 'scales'"),
-            "nan": ([count, StepSum("scales", np.full(n_bins, np.nan), 3000)], features, "whole numbers"),
+            "nan": ([count, StepSum("scales", np.full(n_bins, np.nan), 3000)], features, "must be finite"),
             "halves": ([count, StepSum("scales", np.full(n_bins, 0.5), 3000)], features, "whole numbers"),
             "huge": ([count, StepSum("scales", np.full(n_bins, 1e12), 3000)], features, "have at most"),
             "overflow": ([count, StepSum("scales", np.full(n_bins, 1e300), 3000)], features, "have at most"),
