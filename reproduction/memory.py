@@ -324,7 +324,7 @@ class _PrivateClient:
 
     def summary(self) -> Any:
         self._tracker.release()
-        return self._tracker.summary()
+        return self._tracker.view().subspace
 
 
 def make_table_1_tracker(method: str, n_features: int, rank: int) -> Streaming:

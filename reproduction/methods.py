@@ -51,4 +51,4 @@ def make_tracker(method: str, n_features: int, rank: int, *, block_rows: int = 5
 
 def components(tracker: Tracker) -> Array:
     """The leading components that the tracker reports, shape (k, d), in descending order."""
-    return tracker.summary().components[: tracker.n_components()].astype(np.float64)
+    return tracker.view().components.astype(np.float64)

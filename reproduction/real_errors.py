@@ -149,7 +149,7 @@ def _ranks_at_the_end(tracker: Tracker, rows: Array, last: int = 100) -> list[in
     ranks = []
     for row in batches(rows[-last:], 1):
         tracker.update(row)
-        ranks.append(tracker.n_components())
+        ranks.append(tracker.view().n_components)
     return ranks
 
 

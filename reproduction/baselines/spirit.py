@@ -80,7 +80,7 @@ class Spirit(BasisTracker):
     >>> rows = np.random.default_rng(0).normal(size=(500, 6)) * [8.0, 4.0, 2.0, 0.1, 0.1, 0.1]
     >>> tracker = Spirit(6, EnergyThresholds(0.9, 0.98), remember=0.98, oversample=0, center=False)
     >>> tracker.update(rows)
-    >>> tracker.n_components()
+    >>> tracker.view().n_components
     2
     """
 

@@ -130,8 +130,9 @@ def in_rounds_and_evaluated(tracker, rows):
         tracker.advance(tracker.step_sum([rows], len(rows)))
     tracker.update([rows], len(rows))
     tracker.release()
-    if tracker.can_evaluate and (shown := tracker.n_components()):
-        directions = tracker.summary().truncate(shown)
+    view = tracker.view()
+    if tracker.can_evaluate and view.n_components:
+        directions = view.subspace.truncate(view.n_components)
         pooled = tracker.evaluation_sum([rows], len(rows), directions)
         tracker.add_evaluation(tracker.evaluation(pooled, directions))
 

@@ -9,7 +9,6 @@ from typing import Protocol
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -22,35 +21,20 @@ from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import degrees_of_freedom
+from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.missing_values import partial_scores
 from fedpca.summaries.notebook import card
 from fedpca.summaries.scaling import divided
 from fedpca.summaries.shrinkage import Shrinkage, check_shrinkage, shrinkage_factors
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.view import View
 
 
 class ComponentSource(Protocol):
-    """Where the components come from: a tracker of rows, or a view of a summary."""
+    """Where the components come from: a tracker of rows, or a summary."""
 
-    @property
-    def dtype(self) -> DType:
-        """Of the components."""
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether there is a summary yet."""
-
-    def summary(self) -> Subspace:
-        """All directions carried."""
-
-    def n_components(self) -> int:
-        """How many of them are shown."""
-
-    def feature_variances(self) -> Array | None:
-        """Variance of each feature, where it is known."""
-
-    def mean_dominates(self, mean: Array, spread: float) -> bool:
-        """Whether products of rows would lose too many digits to a mean this large."""
+    def view(self) -> View:
+        """What is shown now."""
 
 
 class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -129,25 +113,24 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     # --- fitted attributes ---
 
-    def _fitted(self) -> ComponentSource:
-        if self._has_source() and not self.__sklearn_is_fitted__():
-            raise NotFittedError(
-                f"this {type(self).__name__} has released nothing yet: call release() first."
-            )
+    def _require_fitted(self) -> None:
         check_is_fitted(self)
-        return self._source
 
-    def _fitted_summary(self, attribute: str) -> Subspace:
-        """The directions carried, for a fitted attribute, which does not exist before."""
+    def _fitted_view(self, attribute: str) -> View:
+        """What is shown, for a fitted attribute, which does not exist before."""
         if not self._has_source():
             raise AttributeError(
                 f"{attribute} is learned by fit, partial_fit or merge: call one of them first."
             )
-        return self._summary()
+        return self._view()
+
+    def _view(self) -> View:
+        """What is shown, with the scale of the rows."""
+        return self._source.view()
 
     def _summary(self) -> Subspace:
-        """The directions carried, with the scale of the rows."""
-        return self._source.summary()
+        """The directions carried."""
+        return self._view().subspace
 
     def _names(self) -> tuple[str, ...] | None:
         names = getattr(self, "feature_names_in_", None)
@@ -155,20 +138,20 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def subspace_(self) -> Subspace:
-        return self._fitted_summary("subspace_").with_about(names=self._names())
+        return self._fitted_view("subspace_").subspace.with_about(names=self._names())
 
     @property
     def n_components_(self) -> int:
-        self._fitted_summary("n_components_")
-        return int(self._source.n_components())
+        return int(self._fitted_view("n_components_").n_components)
 
     @property
     def components_(self) -> Array:
-        return self._fitted_summary("components_").components[: self.n_components_]
+        return self._fitted_view("components_").components
 
     @property
     def singular_values_(self) -> Array:
-        certain = self._fitted_summary("singular_values_").singular_values[: self.n_components_]
+        view = self._fitted_view("singular_values_")
+        certain = view.subspace.singular_values[: view.n_components]
         lack = self._estimated_lack()
         if lack is None:
             return certain
@@ -181,18 +164,18 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def mean_(self) -> Array:
-        subspace = self._fitted_summary("mean_")
+        subspace = self._fitted_view("mean_").subspace
         return subspace.mean if subspace.scale is None else subspace.mean * subspace.scale
 
     @property
     def scale_(self) -> Array | None:
         """What rows are divided by, shape (n_features,); None if they are not."""
-        return self._fitted_summary("scale_").scale
+        return self._fitted_view("scale_").subspace.scale
 
     @property
     def var_(self) -> Array:
-        scale = self._fitted_summary("var_").scale
-        variances = self._source.feature_variances()
+        subspace, _, variances = self._fitted_view("var_")
+        scale = subspace.scale
         if variances is None:
             raise AttributeError(
                 "var_ is known only to the exact tracker, without privacy; fit with tracker='exact', or take "
@@ -202,26 +185,26 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def explained_variance_(self) -> Array:
-        subspace = self._fitted_summary("explained_variance_")
+        subspace = self._fitted_view("explained_variance_").subspace
         return self.singular_values_**2 / degrees_of_freedom(subspace.count)
 
     @property
     def explained_variance_ratio_(self) -> Array:
-        total = self._fitted_summary("explained_variance_ratio_").total
+        total = self._fitted_view("explained_variance_ratio_").subspace.total
         squares = self.singular_values_**2
         return squares / total if total else np.zeros_like(squares)
 
     @property
     def noise_variance_(self) -> float:
-        subspace = self._fitted_summary("noise_variance_")
+        subspace, shown, _ = self._fitted_view("noise_variance_")
         left_out = max(subspace.total - float(self.singular_values_ @ self.singular_values_), 0.0)
-        directions = min(subspace.n_known, self.n_samples_seen_) - self.n_components_
+        directions = min(subspace.n_known, self.n_samples_seen_) - shown
         return left_out / degrees_of_freedom(subspace.count) / directions if directions > 0 else 0.0
 
     @property
     def n_samples_seen_(self) -> int:
         if not self.__sklearn_is_fitted__():
-            self._fitted_summary("n_samples_seen_")  # raises
+            self._fitted_view("n_samples_seen_")  # raises
         return self._n_rows_seen
 
     @property
@@ -233,7 +216,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return "_source" in self.__dict__
 
     def __sklearn_is_fitted__(self) -> bool:
-        return self._has_source() and self._source.is_fitted
+        return self._has_source()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -278,19 +261,20 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         unshrink = check_shrinkage(shrinkage)
         backend = backend_of(X)
         X, gaps = self._checked(X)
-        components, subspace = self._components_for(X), self._summary()
-        far = self._source.mean_dominates(subspace.mean, subspace.total / max(subspace.count, 1.0))
+        view = self._view()
+        subspace, components = view.subspace, view.components
+        far = mean_dominates(subspace.mean, subspace.total / max(subspace.count, 1.0), components.dtype)
         # One product, unless entries are estimated, digits lost to the mean, or rows converted.
         if not gaps and not far and subspace.observed is None and self._fits(X):
-            offsets = subspace.mean @ self.components_.T.astype(np.float64)
+            offsets = subspace.mean @ components.T.astype(np.float64)
             if subspace.scale is not None:
-                components = self._as_here(self.components_ / subspace.scale, X)
-            scores = X @ components.T - self._as_here(offsets, X)
+                components = components / subspace.scale
+            scores = X @ self._as_here(components, X).T - self._as_here(offsets, X)
         else:
             with single_threaded_blas():
                 scores = backend_of(X).xp.concat([scores for _, scores in self._scored(X, gaps)])
         if unshrink:
-            factors = shrinkage_factors(self._known_spectrum(), self.n_components_)
+            factors = shrinkage_factors(self._known_spectrum(), view.n_components)
             scores = scores / self._as_here(factors, X)
         if self.whiten:
             scores = scores / self._as_here(self._deviations(), X)
@@ -298,7 +282,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def inverse_transform(self, X: RowsLike) -> DeviceArray:
         """Rows with these scores, shape (n_samples, n_features): the inverse within the components."""
-        self._fitted()
+        self._require_fitted()
         backend = backend_of(X)
         if backend.on_device:
             X = validation.device_rows(X)
@@ -335,7 +319,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         back = backend_of(X)
         X, gaps = self._checked(X)
         backend, spe, t2 = backend_of(X), [], []
-        components, variances = self._components_for(X), backend.asarray(self.explained_variance_, np.float64)
+        components = self._as_here(self.components_, X)
+        variances = backend.asarray(self.explained_variance_, np.float64)
         with single_threaded_blas():
             for deviations, scores in self._scored(X, gaps):
                 residual = deviations - scores @ components
@@ -384,7 +369,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _combined_score(self) -> tuple[Subspace, CombinedScore]:
         """All directions known, and the one score by them."""
-        summary, shown = self._source.summary(), self.n_components_
+        summary, shown, _ = self._source.view()
         if self._score is None or self._score[0] is not summary or self._score[1] != shown:
             known = self._known_spectrum()  # for a row at a time, this would take longer than to score it
             self._score = summary, shown, known, CombinedScore.of_model(known, self.explained_variance_)
@@ -418,7 +403,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _known_spectrum(self) -> Subspace:
         """All directions that are known, also those beyond a summary."""
-        return self._fitted().summary()
+        self._require_fitted()
+        return self._summary()
 
     def score_samples(self, X: RowsLike) -> Array:
         """Log-likelihood of rows under the probabilistic PCA model, shape (n_samples,).
@@ -444,7 +430,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Zero for features without any observed value.
         """
-        self._fitted()
+        self._require_fitted()
         subspace = self._summary()
         scaled = (self.explained_variance_ - self.noise_variance_)[:, None] * self.components_
         covariance: Array = self.components_.T @ scaled
@@ -455,7 +441,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def get_precision(self) -> Array:
         """The inverse of `get_covariance()`, shape (d, d); the pseudo-inverse where it has none."""
-        self._fitted()
+        self._require_fitted()
         subspace = self._summary()
         noise = self.noise_variance_
         background = 1 / noise if noise else 0.0
@@ -468,7 +454,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _checked(self, X: RowsLike) -> tuple[DeviceArray, bool]:
         """Checked rows, and whether any entry is missing; if so, rows on a device come to the host."""
-        self._fitted()
+        self._require_fitted()
         X = self._validated(X, reset=False)
         if backend_of(X).on_device:
             if ops.energy(X) < ops.max_energy(self._dtype_for(X)):
@@ -478,10 +464,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _dtype_for(self, X: RowsLike) -> DType:
         """The more precise of the components' dtype and that of X."""
-        return np.result_type(ops.working_dtype(backend_of(X).numpy_dtype(X)), self._source.dtype)
-
-    def _components_for(self, X: RowsLike) -> DeviceArray:
-        return self._as_here(self.components_, X)
+        components = self._view().subspace.components
+        return np.result_type(ops.working_dtype(backend_of(X).numpy_dtype(X)), components.dtype)
 
     def _as_here(self, values: Array, X: RowsLike) -> DeviceArray:
         """Values where rows are, in the dtype that these are worked on in."""
@@ -497,11 +481,11 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self, X: RowsLike, gaps: bool, known_directions: Subspace | None = None
     ) -> Iterator[tuple[DeviceArray, DeviceArray]]:
         """Deviations from the mean, and scores along the components or these directions, by chunks."""
-        subspace, backend, dtype = known_directions or self._summary(), backend_of(X), self._dtype_for(X)
-        shown = self.components_ if known_directions is None else subspace.components
+        view, backend, dtype = self._view(), backend_of(X), self._dtype_for(X)
+        subspace = known_directions or view.subspace
+        shown = view.components if known_directions is None else subspace.components
         components, mean = self._as_here(shown, X), backend.asarray(subspace.mean, dtype)
         size = chunk_rows(X.shape[1], backend)
-        variances = self._source.feature_variances() if gaps else None
         known = None if subspace.observed is None else backend.asarray(subspace.known)
         for part in batch_slices(X.shape[0], size):
             rows = dense(X[part, :])
@@ -517,7 +501,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 scores = deviations @ components.T
             else:  # complete rows are projected as ever: their scores do not depend on their company
                 scores = np.nan_to_num(deviations) @ components.T
-                estimated = partial_scores(rows[incomplete], subspace, variances)
+                estimated = partial_scores(rows[incomplete], subspace, view.variances)
                 scores[incomplete] = estimated[:, : len(components)].astype(dtype)
             yield deviations, scores
 

@@ -290,10 +290,18 @@ class PrivatePCA(OneRowMixin, BasePCA):
 
     # --- what was released, spent and found ---
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._has_source() and self._source.is_fitted
+
+    def _require_fitted(self) -> None:
+        if self._has_source() and not self._source.is_fitted:
+            raise NotFittedError("this PrivatePCA has released nothing yet: call release() first.")
+        super()._require_fitted()
+
     @property
     def summary_(self) -> Summary:
         """What was released last, to send or merge."""
-        self._fitted()
+        self._require_fitted()
         return self._source.state()
 
     @property
@@ -316,8 +324,8 @@ class PrivatePCA(OneRowMixin, BasePCA):
     def _warn_of_shortfall(self) -> None:
         """Warn of what a release does not show: components, or the scale of features."""
         source = self._source
-        texts = [source.view.shortfall(), no_scale(source.left_out, self._names())]
-        if self.scale is None and source.n_components():
+        texts = [source.shortfall(), no_scale(source.left_out, self._names())]
+        if self.scale is None and source.view().n_components:
             texts.append(dominant_feature(self._summary(), None, self._names()))
         for text in filter(None, texts):
             warnings.warn(text, stacklevel=3)
@@ -389,7 +397,8 @@ def _fit_and_release(tracker: PrivateTracker, parts: Callable[[], Iterator[Array
         tracker.advance(tracker.step_sum(parts(), n_rows))
     tracker.update(parts(), n_rows)
     tracker.release()
-    if tracker.can_evaluate and (shown := tracker.n_components()):
-        model = tracker.summary().truncate(shown)
+    view = tracker.view()
+    if tracker.can_evaluate and view.n_components:
+        model = view.subspace.truncate(view.n_components)
         pooled = tracker.evaluation_sum(parts(), n_rows, model)
         tracker.add_evaluation(tracker.evaluation(pooled, model))

@@ -105,8 +105,8 @@ class RowUpdates(NamedTuple):
         new = known & ~before
         filled = tracker.filled or Filled.nothing(len(known))
         if gaps[:, before].any():
-            history = tracker.history() if isinstance(tracker, LateFeatures) else tracker.summary()
-            imputed, filled = fill(rows, history, tracker.feature_variances(), weights, filled)
+            history = tracker.history() if isinstance(tracker, LateFeatures) else tracker.view()
+            imputed, filled = fill(rows, history.subspace, history.variances, weights, filled)
             rows = np.where(gaps & before, imputed, rows)
         if gaps[:, new].any():
             rows = rows.copy()
@@ -143,7 +143,7 @@ def warn_of_gaps(source: Source, stacklevel: int) -> None:
     filled = tracker.filled if isinstance(tracker, Tracker | LateFeatures) else None
     if filled is None or filled.warned or not filled.lacking:
         return
-    summary = tracker.summary()
+    summary = tracker.view().subspace
     lost = filled.lacking / (summary.count * summary.n_known)
     if lost > _MUCH_LOST:
         tracker.filled = filled._replace(warned=True)

@@ -52,7 +52,5 @@ class _AsItStands(SummaryView):
         super().__init__(model, FixedRank(n_components), oversample, dtype)
         self.whole = self.whole.without_parts()
 
-    def summary(self) -> Subspace:
-        if self._summary is None:
-            self._summary = self._carried()
-        return self._summary
+    def _shown(self) -> Subspace:
+        return self._carried()

@@ -24,6 +24,7 @@ from fedpca.summaries.scale_advice import constant_features, dominant_feature
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, in_words, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.summaries.view import View
 from fedpca.trackers import LateFeatures, Nystrom, Standardized, Tracker, TrackerName
 
 
@@ -155,7 +156,7 @@ class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
             constant = self._source.scaling.constant
         text = constant_features(constant, self._names())
         if self.scale is None and self.center:
-            subspace, variances = self._summary(), self._source.feature_variances()
+            subspace, _, variances = self._view()
             energies = None if variances is None else variances * subspace.count
             text = dominant_feature(subspace, energies, self._names())
         if text:
@@ -185,7 +186,7 @@ class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
         return tracker.estimated_lack() if isinstance(tracker, Nystrom) else None
 
     def _known_spectrum(self) -> Subspace:
-        self._fitted()
+        self._require_fitted()
         known = self._with_divisor(self._source.state().subspace())
         return known.with_about(certificate=self._merged_certificate)
 
@@ -306,11 +307,12 @@ class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
     @property
     def summary_(self) -> Summary:
         """The most exact summary to send or merge: `Moments` where they are known, else a `Subspace`."""
-        self._fitted()
+        self._require_fitted()
         return self._with_divisor(self._source.state()).with_about(names=self._names())
 
-    def _summary(self) -> Subspace:
-        return self._with_divisor(self._source.summary())
+    def _view(self) -> View:
+        view = self._source.view()
+        return view if self._divisor is None else view._replace(subspace=self._with_divisor(view.subspace))
 
 
 def _scaling(summary: Summary) -> Scaling:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DType, RowsLike
+from fedpca._typing import JSON, AnyArray, ArrayLike, RowsLike
 from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.one_row import OneRowMixin
 from fedpca.estimators.rank_rule import rank_rule
@@ -20,9 +20,8 @@ from fedpca.estimators.streaming import StreamingPCA
 from fedpca.summaries.merging import merge
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.scaling import ScaleLike
-from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.summaries.view import SummaryView
+from fedpca.summaries.view import SummaryView, View
 from fedpca.trackers import Tracker, TrackerName
 
 _BLOCKS = 16  # of a window
@@ -163,8 +162,6 @@ class _Ring:
     current: StreamingPCA | None = None
     newest: int = -1
 
-    is_fitted = True
-
     def new_block(self) -> StreamingPCA:
         return StreamingPCA(**self.settings)
 
@@ -244,26 +241,14 @@ class _Ring:
         return merge([block.summary for block in self.closed]) if self.closed else None
 
     @cached_property
-    def _view(self) -> SummaryView:
+    def _view(self) -> View:
         current = self._current.summary_
         whole = current if self._merged is None else merge([self._merged, current])
-        return SummaryView(whole, self.rule, "auto", self._current._source.dtype)
+        return SummaryView(whole, self.rule, "auto", self._current._source.dtype).view()
 
-    @property
-    def dtype(self) -> DType:
-        return self._view.dtype
-
-    def summary(self) -> Subspace:
-        return self._view.summary()
-
-    def n_components(self) -> int:
-        return self._view.n_components()
-
-    def feature_variances(self) -> Array | None:
-        return self._view.feature_variances()
-
-    def mean_dominates(self, mean: Array, spread: float) -> bool:
-        return self._view.mean_dominates(mean, spread)
+    def view(self) -> View:
+        """What is shown of the rows that count."""
+        return self._view
 
 
 def _checked_window(window: Any) -> tuple[int, bool]:

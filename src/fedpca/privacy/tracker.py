@@ -26,7 +26,7 @@ from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.rank import Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.summaries.view import SummaryView
+from fedpca.summaries.view import SummaryView, View
 
 _BATCH = "an earlier batch"
 _COPY = "this is a copy of what was released, and cannot release more: go on with the original."
@@ -401,19 +401,18 @@ class PrivateTracker:
 
     def state(self) -> Summary:
         """The last release."""
-        return self.view.whole
+        return self._released.whole
 
-    def summary(self) -> Subspace:
-        """The leading directions of the last release."""
-        return self.view.summary()
+    def view(self) -> View:
+        """What is shown of the last release."""
+        return self._released.view()
 
-    def n_components(self) -> int:
-        """How many directions of the summary are the answer."""
-        return self.view.n_components()
+    def shortfall(self) -> str:
+        """What is missing of the components asked for because it does not rise above noise, or ""."""
+        return self._released.shortfall()
 
     @property
-    def view(self) -> SummaryView:
-        """The last release, and how many of its directions are shown."""
+    def _released(self) -> SummaryView:
         if self._view is None:
             raise NotReleasedError("nothing was released yet: call release() first.")
         return self._view
@@ -422,13 +421,6 @@ class PrivateTracker:
     def left_out(self) -> AnyArray | None:
         """Which features have no scale that was found, shape (d,)."""
         return None if self._clipping is None or self._clipping.scale is None else self._clipping.left_out
-
-    def feature_variances(self) -> None:
-        """Not estimated from a release."""
-
-    def mean_dominates(self, mean: Array, spread: float) -> bool:
-        """Whether products of rows would lose too many digits to a mean this large."""
-        return self.view.mean_dominates(mean, spread)
 
     def __getstate__(self) -> JSON:
         if self._view is None:

@@ -7,7 +7,6 @@ import numpy as np
 from fedpca._typing import Array, DType, DTypeLike
 from fedpca.summaries.algebra import shrink_eigenvalues
 from fedpca.summaries.certificate import Certificate, noise_edge
-from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import (
     FixedRank,
@@ -34,6 +33,11 @@ class View(NamedTuple):
     n_components: int
     variances: Array | None
 
+    @property
+    def components(self) -> Array:
+        """Those that are shown, shape (`n_components`, d)."""
+        return self.subspace.components[: self.n_components]
+
 
 class SummaryView:
     """A summary from a release or a merge, and how many of its directions are shown.
@@ -45,8 +49,6 @@ class SummaryView:
         dtype: of the components.
     """
 
-    is_fitted = True
-
     def __init__(
         self, summary: Summary, rule: RankRule | None, oversample: Oversample, dtype: DTypeLike
     ) -> None:
@@ -54,23 +56,30 @@ class SummaryView:
         self.rule = rule
         self.oversample = oversample
         self.dtype: DType = np.dtype(dtype)
-        self._summary: Subspace | None = None
+        self._view: View | None = None
+
+    def view(self) -> View:
+        """What is shown of the summary."""
+        if self._view is None:
+            subspace = self._shown()
+            self._view = View(subspace, min(self._wanted(subspace), subspace.rank), self._variances())
+        return self._view
 
     def summary(self) -> Subspace:
         """The leading directions."""
-        if self._summary is None:
-            self._summary = self._carried().with_fixed_signs()
-        return self._summary
+        return self.view().subspace
+
+    def n_components(self) -> int:
+        """How many directions of the summary are shown."""
+        return self.view().n_components
+
+    def _shown(self) -> Subspace:
+        return self._carried().with_fixed_signs()
 
     def _carried(self) -> Subspace:
         subspace = self.whole.subspace()
         carried = oversampled_rank(self._wanted(subspace), self.oversample)
         return subspace.truncate(min(max(carried, 1), subspace.n_features)).astype(self.dtype)
-
-    def n_components(self) -> int:
-        """How many directions of the summary are shown."""
-        summary = self.summary()
-        return min(self._wanted(summary), summary.rank)
 
     def shortfall(self) -> str:
         """What is missing of the components asked for because it does not rise above noise, or ""."""
@@ -123,12 +132,8 @@ class SummaryView:
             whole = whole.evaluated(certificate.evaluation)
         return SummaryView(whole, self.rule, self.oversample, self.dtype)
 
-    def feature_variances(self) -> Array | None:
+    def _variances(self) -> Array | None:
         """Variance of each feature of the rows, divided by any scale, if known: not of private moments."""
         if not isinstance(self.whole, Moments) or self.whole.certificate or not self.whole.count:
             return None
         return np.diag(self.whole.scatter) / self.whole.count
-
-    def mean_dominates(self, mean: Array, spread: float) -> bool:
-        """Whether products of rows would lose too many digits to a mean this large."""
-        return mean_dominates(mean, spread, self.dtype)

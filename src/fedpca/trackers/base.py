@@ -85,8 +85,6 @@ class Tracker(ABC):
     """Whether rows may come unchecked: NaN and infinity then show in the products."""
     gives_moments: bool = False
     """Whether `state` is the moments of all rows, if nothing was lost before they came."""
-    is_fitted: ClassVar[bool] = True
-    """Before any row, too: there is a summary of no rows."""
 
     def __init__(
         self,
@@ -277,7 +275,7 @@ class Tracker(ABC):
     # --- the origin ---
 
     @final
-    def mean_dominates(self, mean: Array, spread: float) -> bool:
+    def _mean_dominates(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
         return self.center and mean_dominates(mean, spread, self.dtype)
 
@@ -332,16 +330,6 @@ class Tracker(ABC):
     def summary(self) -> Subspace:
         """The leading directions of all rows so far: those to exchange, more than are wanted."""
         return self.view().subspace
-
-    @final
-    def n_components(self) -> int:
-        """How many directions of the summary are wanted."""
-        return self.view().n_components
-
-    @final
-    def feature_variances(self) -> Array | None:
-        """Variance of each feature, shape (d,), where the tracker knows it."""
-        return self.view().variances
 
     @final
     @property

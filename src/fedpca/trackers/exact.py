@@ -232,7 +232,7 @@ class Exact(Tracker):
         mean = sums.mean
         if self.mixed_units:
             return self._any_far(mean, np.diag(sums.scatter) / sums.weight - mean**2)
-        return self.mean_dominates(mean, sums.energy / sums.weight - float(mean @ mean))
+        return self._mean_dominates(mean, sums.energy / sums.weight - float(mean @ mean))
 
     def _any_far(self, mean: Array, variances: Array) -> bool:
         """The same of each feature on its own; what rounding of the origin leaves of a mean is not far."""
@@ -419,7 +419,7 @@ class Exact(Tracker):
         if merged.count and (
             self._any_far(offset, np.diag(merged.scatter) / merged.count)
             if self.mixed_units
-            else self.mean_dominates(offset, merged.total / merged.count)
+            else self._mean_dominates(offset, merged.total / merged.count)
         ):
             offset = offset - self._move_origin(offset)
         row_sum = merged.count * offset

@@ -15,7 +15,7 @@ from fedpca.summaries.patchwork import merge_leaves, restricted
 from fedpca.summaries.rank import Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.summaries.view import SummaryView
+from fedpca.summaries.view import SummaryView, View
 from fedpca.trackers.base import Tracker
 
 
@@ -31,7 +31,6 @@ class LateFeatures:
         known: which features are known, shape (d,), bool.
     """
 
-    is_fitted = True
     backend = HOST  # gaps are filled there
 
     def __init__(self, tracker: Tracker, known: AnyArray) -> None:
@@ -114,30 +113,18 @@ class LateFeatures:
         parts = [part for part in (*self._earlier, current) if part.count]
         return merge(parts or [current])
 
-    def _view(self) -> SummaryView:
+    def _shown(self) -> SummaryView:
         if self._cached_view is None:
-            self._cached_view = self._view_of(self.state())
+            self._cached_view = self._shown_of(self.state())
         return self._cached_view
 
-    def _view_of(self, summary: Summary) -> SummaryView:
+    def _shown_of(self, summary: Summary) -> SummaryView:
         return SummaryView(summary, self.rule, self.oversample, self.dtype)
 
-    def summary(self) -> Subspace:
-        """The leading directions of all rows so far: those to exchange, more than are wanted."""
-        return self._view().summary()
+    def view(self) -> View:
+        """What is shown of all rows so far."""
+        return self._shown().view()
 
-    def history(self) -> Subspace:
-        """The leading directions to fill gaps with: faster than `summary`, which can be merged."""
-        return self._view_of(self._view().whole.without_parts()).summary()
-
-    def n_components(self) -> int:
-        """How many directions of the summary are wanted."""
-        return self._view().n_components()
-
-    def feature_variances(self) -> Array | None:
-        """Variance of each feature, shape (d,), where it is known."""
-        return self._view().feature_variances()
-
-    def mean_dominates(self, mean: Array, spread: float) -> bool:
-        """Whether products of rows would lose too many digits to a mean this large."""
-        return self._tracker.mean_dominates(mean, spread)
+    def history(self) -> View:
+        """What gaps are filled with: faster than `view`, whose directions can be merged."""
+        return self._shown_of(self._shown().whole.without_parts()).view()

@@ -10,9 +10,8 @@ from fedpca._typing import Array, DType, RowsLike
 from fedpca.backend import Backend
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.scaling import ScaleRule, Scaling, divided
-from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.summaries.view import SummaryView
+from fedpca.summaries.view import SummaryView, View
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.late_features import LateFeatures
 
@@ -40,8 +39,6 @@ class Standardized:
     rule: ScaleRule
     units: Array
     scaling: Scaling
-
-    is_fitted = True
 
     @classmethod
     def start(cls, tracker: Tracker, rule: ScaleRule, first: Scaling) -> Self:
@@ -87,28 +84,16 @@ class Standardized:
         return state.divided(1 / self.units).with_about(scale=self.rule, scaling=self.scaling)
 
     @cached_property
-    def _view(self) -> SummaryView:
-        return SummaryView(self._state, self.tracker.rule, self.tracker.oversample, self.dtype)
+    def _view(self) -> View:
+        return SummaryView(self._state, self.tracker.rule, self.tracker.oversample, self.dtype).view()
 
     def state(self) -> Moments:
         """Everything known: the moments of the rows as they are."""
         return self._state
 
-    def summary(self) -> Subspace:
-        """The leading directions of all rows divided by their scale: those to exchange."""
-        return self._view.summary()
-
-    def n_components(self) -> int:
-        """How many directions of the summary are wanted."""
-        return self._view.n_components()
-
-    def feature_variances(self) -> Array | None:
-        """Variance of each feature of the divided rows, shape (d,)."""
-        return self._view.feature_variances()
-
-    def mean_dominates(self, mean: Array, spread: float) -> bool:
-        """Whether products of rows would lose too many digits to a mean this large."""
-        return self.tracker.mean_dominates(mean, spread)
+    def view(self) -> View:
+        """What is shown of all rows divided by their scale."""
+        return self._view
 
 
 def _units(scaling: Scaling) -> Array:

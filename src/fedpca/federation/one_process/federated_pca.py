@@ -317,9 +317,9 @@ class FederatedPCA(BasePCA):
             return constant_features(constant, names) or no_scale(not_found, names)
         if not view.whole.centered or not view.n_components():
             return ""
-        variances = view.feature_variances()
+        subspace, _, variances = view.view()
         energies = None if variances is None else variances * view.whole.count
-        return dominant_feature(view.summary(), energies, names)
+        return dominant_feature(subspace, energies, names)
 
     def _check_privacy(self, n_clients: int) -> None:
         """Reject settings that do not go with privacy."""

@@ -196,7 +196,7 @@ class Nystrom(SubspaceTracker):
         tuning = self.tuning
         step = max(len(rows) // max(tuning.buffer_rows, 2 * self.n_probes), 1)
         mean, spread = mean_and_spread(rows[::step], None if roots is None else roots[::step])
-        if self.mean_dominates(mean, spread):
+        if self._mean_dominates(mean, spread):
             mean = mean - self._move_origin(mean)
         nothing = self._empty_basis()
         empty = nothing.translated(mean) if self.center else nothing
@@ -403,7 +403,7 @@ class Nystrom(SubspaceTracker):
 
     def _is_far_from_origin(self) -> bool:
         basis = self._basis
-        return basis.count > 0 and self.mean_dominates(basis.mean, basis.total / basis.count)
+        return basis.count > 0 and self._mean_dominates(basis.mean, basis.total / basis.count)
 
     # --- summaries, forgetting, merging ---
 
