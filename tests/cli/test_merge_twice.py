@@ -5,16 +5,15 @@ import shutil
 
 import numpy as np
 import pytest
+from command_line import invoke
 from helpers import rows_of
-from typer.testing import CliRunner
 
 import fedpca
 from fedpca import Moments, Scaling, Subspace
-from fedpca.cli.app import app
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
+    return invoke(arguments)
 
 
 @pytest.fixture
@@ -61,13 +60,13 @@ def test_an_earlier_result_is_no_input(tmp_path, monkeypatch, kind, center):
         own = Moments.from_rows(rows_of(seed, 50, 4) / (1 + seed), center=center)
         (own if kind == "moments" else own.subspace()).save(f"{name}.safetensors")
     files = [f"{name}.safetensors" for name in ("a", "b", "c")]
-    assert CliRunner().invoke(app, ["merge", *files, "-o", "all.safetensors"]).exit_code == 0
+    assert invoke(["merge", *files, "-o", "all.safetensors"]).exit_code == 0
     for inputs in (["all.safetensors", *files], [*files, "all.safetensors"]):
-        done = CliRunner().invoke(app, ["merge", *inputs, "-o", "new.safetensors"])
+        done = invoke(["merge", *inputs, "-o", "new.safetensors"])
         assert done.exit_code == 1
         assert "all.safetensors has the rows of all the others; leave it out" in " ".join(done.stderr.split())
     fedpca.load("a.safetensors").with_about(names=tuple("pqrs")).save("named.safetensors")
-    done = CliRunner().invoke(app, ["merge", "a.safetensors", "named.safetensors", "-o", "new.safetensors"])
+    done = invoke(["merge", "a.safetensors", "named.safetensors", "-o", "new.safetensors"])
     assert done.exit_code == 1
     assert not (tmp_path / "new.safetensors").exists()
 
@@ -79,5 +78,5 @@ def test_unit_rows_of_two_owners_are_no_copies(tmp_path, monkeypatch):
         rows = rows_of(seed, 50, 4)
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         Moments.from_rows(rows, center=False).save(f"{name}.safetensors")
-    done = CliRunner().invoke(app, ["merge", "a.safetensors", "b.safetensors", "-o", "c.safetensors"])
+    done = invoke(["merge", "a.safetensors", "b.safetensors", "-o", "c.safetensors"])
     assert done.exit_code == 0

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
 from fedpca import PCADetector
-from fedpca.cli.app import app
 from fedpca.readers import Batch
 from fedpca.summaries import model_file
 
@@ -38,7 +37,7 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "policy.toml").write_text("least_rows = 5\n")
 
     def run(*arguments):
-        found = CliRunner().invoke(app, [*arguments])
+        found = invoke([*arguments])
         return found.exit_code, " ".join(found.output.replace("│", " ").split())
 
     fit = ("fit", "normal.csv", "--scale", "std", "-n", "0.9", "--alarms", "0.02")

@@ -18,20 +18,17 @@ from fedpca.approval.package import FILES
 from fedpca.disclosure.policy import NO_POLICY
 from fedpca.summaries import model_file
 
-pytest.importorskip("typer", reason="the cli extra")
 pytest.importorskip("pyarrow", reason="the cli extra")
 pytest.importorskip("jinja2", reason="the report extra")
 pytest.importorskip("matplotlib", reason="the report extra")
 
-from typer.testing import CliRunner
-
-from fedpca.cli.app import app
+from command_line import invoke
 
 pytestmark = pytest.mark.slow  # all of it together
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return invoke(arguments)
 
 
 def run_ok(*arguments):
@@ -92,8 +89,7 @@ def test_a_policy_with_a_mistake_stops_fit_before_it_reads(folder):
 
 def test_fit_checks_a_resumed_model_and_standard_input(folder):
     for name, ends in (("rare.csv", 1), ("usual.csv", 0)):
-        result = CliRunner().invoke(
-            app,
+        result = invoke(
             ["fit", "-", "--policy", "policy.toml", "-o", f"{name}.safetensors"],
             input=Path(name).read_text(),
         )

@@ -7,11 +7,10 @@ import warnings
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
 import fedpca
 from fedpca import Subspace
-from fedpca.cli.app import app
 from fedpca.report import write_report
 from fedpca.writers import write_onnx
 
@@ -20,7 +19,7 @@ ROW = np.array([[3.0, 4.0]])
 
 
 def cli(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = invoke(arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -188,11 +187,11 @@ def test_a_message_says_how_to_resume_a_scaled_stream(rng):
 @pytest.mark.parametrize("scores", ["spe,spe", "t3", "spe,"])
 def test_scores_that_do_not_exist_are_refused(tmp_path, scores):
     arguments = ["transform", "m.safetensors", "a.csv", "--scores", scores, "-o", tmp_path / "s.csv"]
-    result = CliRunner().invoke(app, list(map(str, arguments)))
+    result = invoke(arguments)
     assert result.exit_code == 2
     assert "components, spe, t2" in " ".join(result.output.replace("│", " ").split())
 
 
 def test_formats_of_components_have_no_other_scores(tmp_path):
     arguments = ["transform", "m.safetensors", "a.csv", "--scores", "spe", "-o", tmp_path / "s.h5ad"]
-    assert CliRunner().invoke(app, list(map(str, arguments))).exit_code == 2
+    assert invoke(arguments).exit_code == 2

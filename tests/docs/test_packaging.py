@@ -277,7 +277,7 @@ def test_the_core_alone_says_what_the_command_line_needs(environment, tmp_path):
     for command in (["-m", "fedpca", "--help"], ["-c", installed, "--help"]):
         ended = subprocess.run([python, "-I", *command], cwd=tmp_path, capture_output=True, text=True)
         assert ended.returncode == 1
-        assert ended.stderr == "fedpca: error: the command line needs typer: pip install 'fedpca[cli]'.\n"
+        assert ended.stderr == "fedpca: error: the command line needs cyclopts: pip install 'fedpca[cli]'.\n"
 
 
 def test_every_extra_is_tried():

@@ -88,13 +88,12 @@ def test_one_row_one_feature_and_other_columns(rscript, tmp_path, n_features):
 
 def test_float32_and_files_of_the_command_line(rscript, tmp_path):
     pytest.importorskip("pyarrow", reason="the cli extra")
-    testing = pytest.importorskip("typer.testing", reason="the cli extra")
-    from fedpca.cli.app import app
+    from command_line import invoke
 
     rows = some_rows()
     np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header=",".join(NAMES), comments="")
     command = ["fit", str(tmp_path / "rows.csv"), "-n", "2", "-o", str(tmp_path / "model.safetensors")]
-    assert testing.CliRunner().invoke(app, command).exit_code == 0
+    assert invoke(command).exit_code == 0
     assert scores_by_r(rscript, tmp_path, rows).shape == (300, 2)
     subspace = fedpca.Subspace.from_rows(rows.astype(np.float32), rank=2).with_about(names=NAMES)
     assert subspace.components.dtype == np.float32

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import invoke
 from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from typer.testing import CliRunner
 
 import fedpca
 from fedpca import Scaling, StreamingPCA, fit_files
-from fedpca.cli.app import app
 from fedpca.readers import open_rows
 from fedpca.summaries import model_file
 
@@ -39,7 +38,7 @@ def folder(tmp_path, table, monkeypatch):
 def run(*arguments, fails=False):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        result = invoke(arguments)
     assert (result.exit_code != 0) == fails, result.output
     return result
 
@@ -197,7 +196,7 @@ def test_a_scale_from_a_file(folder, table):
 def test_many_columns_are_read_twice_also_from_standard_input(folder, rng):
     rows = rng.normal(size=(60, 300)) @ rng.normal(size=(300, 300)) * np.logspace(-4, 4, 300)
     text = pd.DataFrame(rows).add_prefix("c").to_csv(index=False)
-    result = CliRunner().invoke(app, ["fit", "-", "--scale", "std", "-n", "2", "-o", "wide"], input=text)
+    result = invoke(["fit", "-", "--scale", "std", "-n", "2", "-o", "wide"], input=text)
     assert result.exit_code == 0, result.output
     np.testing.assert_allclose(fedpca.load("wide").scale, rows.std(axis=0), rtol=1e-9)
     assert json.loads(run("inspect", "wide", "--json").stdout)["scale"] == "numbers"

@@ -4,12 +4,11 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from command_line import invoke
 from sklearn.base import clone
-from typer.testing import CliRunner
 
 import fedpca
 from fedpca import PCADetector, PrivatePCA, StreamingPCA, WindowedPCA
-from fedpca.cli.app import app
 from fedpca.errors import ModelFileError
 from fedpca.estimators import stream_file
 from fedpca.federation.aggregator.message import Message
@@ -159,7 +158,7 @@ def test_the_command_line_refuses_streams_and_lets_no_limit_out(tmp_path, monkey
     detector.save_model("limits.safetensors")
 
     def run(*arguments):
-        return CliRunner().invoke(app, [*map(str, arguments)])
+        return invoke([*map(str, arguments)])
 
     for command in (
         ("merge", "stream.safetensors", "-o", "out.safetensors"),

@@ -9,17 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import invoke
 from sklearn.decomposition import PCA
 from test_genotypes import write_bed
 
 import fedpca
 from fedpca.genetics import count_alike, read_list, read_plink2, write_plink2
 from fedpca.summaries.shrinkage import shrinkage_factors
-
-typer = pytest.importorskip("typer", reason="the cli extra")
-from typer.testing import CliRunner  # noqa: E402
-
-from fedpca.cli.app import app  # noqa: E402
 
 pytestmark = pytest.mark.slow  # all of it together
 
@@ -63,7 +59,7 @@ def write_biobanks(folder, missing=0.0):
 def run(*arguments):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warnings, "filters", [])
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+        return invoke(arguments)
 
 
 def run_ok(*arguments):

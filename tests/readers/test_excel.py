@@ -175,15 +175,13 @@ def test_files_without_a_table(path):
 
 
 def test_the_command_line(path, monkeypatch):
-    typer_testing = pytest.importorskip("typer.testing", reason="the cli extra")
-    from fedpca.cli.app import app
+    from command_line import invoke
 
     monkeypatch.chdir(path.parent)
     sizes = np.random.default_rng(0).normal(size=(50, 2)).tolist()
     write(path, ["notes"], Sizes=[["x", "y"], *sizes])
-    invoke = typer_testing.CliRunner().invoke
-    result = invoke(app, ["fit", "rows.xlsx", "--sheet", "Sizes", "-o", "m.safetensors"])
+    result = invoke(["fit", "rows.xlsx", "--sheet", "Sizes", "-o", "m.safetensors"])
     assert result.exit_code == 0, result.stderr
     scores = ["transform", "m.safetensors", "rows.xlsx", "--sheet", "Sizes", "-o", "s.csv"]
-    assert invoke(app, scores).exit_code == 0
-    assert invoke(app, ["fit", "rows.xlsx", "-o", "n.safetensors"]).exit_code == 1
+    assert invoke(scores).exit_code == 0
+    assert invoke(["fit", "rows.xlsx", "-o", "n.safetensors"]).exit_code == 1

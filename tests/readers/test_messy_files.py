@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
-from fedpca.cli.app import app
+from command_line import invoke
 
 pa = pytest.importorskip("pyarrow", reason="the files extra")
 pytest.importorskip("pyarrow.parquet")
@@ -28,7 +26,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments, fails=False):
-        result = CliRunner().invoke(app, [str(each) for each in arguments])
+        result = invoke(arguments)
         assert bool(result.exit_code) == fails, result.output
         return result.output
 

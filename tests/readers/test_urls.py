@@ -334,8 +334,7 @@ def test_a_flower_node(memory, tmp_path):
 
 @pytest.mark.slow
 def test_the_command_line(memory, tmp_path, monkeypatch):
-    testing = pytest.importorskip("typer.testing", reason="the cli extra")
-    from fedpca.cli.app import app
+    from command_line import invoke
 
     monkeypatch.chdir(tmp_path)
     fit = ["fit", f"{memory}/rows.csv", "-o", "m.safetensors"]
@@ -345,9 +344,9 @@ def test_the_command_line(memory, tmp_path, monkeypatch):
         ["transform", "m.safetensors", f"{memory}/rows.parquet", "-o", "s.csv"],
         ["report", "m.safetensors", "--rows", f"{memory}/rows.csv.gz", "-o", "r.html"],
     ):
-        result = testing.CliRunner().invoke(app, line)
+        result = invoke(line)
         assert result.exit_code == 0, result.stderr
-    result = testing.CliRunner().invoke(app, ["fit", f"{memory}/no.csv", "-o", "n.safetensors"])
+    result = invoke(["fit", f"{memory}/no.csv", "-o", "n.safetensors"])
     assert (result.exit_code, result.stderr) == (
         1,
         f"fedpca: error: {memory}/no.csv: no such file; check the URL.\n",

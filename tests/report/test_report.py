@@ -900,7 +900,6 @@ def test_a_missing_extra_is_named(fork, missing):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    pytest.importorskip("typer", reason="the cli extra")
     monkeypatch.chdir(tmp_path)
     rows = np.random.default_rng(0).normal(size=(200, 3)) * [3, 2, 1]
     lines = [f"{a},{b},{c},{'north' if a > 0 else 'south'},{i}" for i, (a, b, c) in enumerate(rows.tolist())]
@@ -910,11 +909,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def command(*arguments):
-    from typer.testing import CliRunner
+    from command_line import invoke
 
-    from fedpca.cli.app import app
-
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return invoke(arguments)
 
 
 @pytest.mark.slow

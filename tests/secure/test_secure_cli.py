@@ -9,18 +9,15 @@ import pytest
 
 import fedpca
 
-typer = pytest.importorskip("typer", reason="the cli extra")
 pytest.importorskip("pyarrow", reason="the cli extra")
 
-from typer.testing import CliRunner  # noqa: E402
-
-from fedpca.cli.app import app  # noqa: E402
+from command_line import invoke
 
 NAMES = ("east", "north", "south", "west")
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return invoke(arguments)
 
 
 def run_ok(*arguments, code=0):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from command_line import invoke
 from helpers import rows_of
-from typer.testing import CliRunner
 
 import fedpca
 from fedpca import (
@@ -21,7 +21,6 @@ from fedpca import (
     SigningKey,
     Subspace,
 )
-from fedpca.cli.app import app
 from fedpca.errors import ModelFileError
 from fedpca.federation.aggregator.message import Message
 from fedpca.federation.folder import collect, collect_scaling, publish
@@ -210,7 +209,7 @@ def test_check_and_package_refuse_what_rides_along(tmp_path, monkeypatch):
         model_file.write(f"{name}.safetensors", summary.kind, summary.arrays | arrays, facts | more)
 
     def run(*arguments):
-        return CliRunner().invoke(app, [*arguments, "--policy", "policy.toml"])
+        return invoke([*arguments, "--policy", "policy.toml"])
 
     assert run("check", "rows.safetensors").exit_code == run("check", "own.safetensors").exit_code == 1
     assert run("package", "rows.safetensors", "-o", "study").exit_code == 1
@@ -252,7 +251,7 @@ def test_what_the_library_writes_in_certificates_may_leave(tmp_path):
     for number, certificate in enumerate(certificates()):
         path = tmp_path / f"{number}.safetensors"
         SUMMARIES["moments"].with_about(certificate=certificate).save(path)
-        done = CliRunner().invoke(app, ["check", str(path)])
+        done = invoke(["check", str(path)])
         assert "fedpca writes" not in done.stderr, done.stderr
 
 
@@ -278,7 +277,7 @@ def test_a_certificate_has_no_words_of_its_own(tmp_path, monkeypatch, field, tex
     summary = releases(bound=3.0, center=np.zeros(5))
     summary.with_about(certificate=replace(summary.certificate, **{field: text})).save("m.safetensors")
     more = ["-o", "study"] if command == "package" else []
-    done = CliRunner().invoke(app, [command, "m.safetensors", "--policy", "policy.toml", *more])
+    done = invoke([command, "m.safetensors", "--policy", "policy.toml", *more])
     assert done.exit_code == 1
     assert "no text but what fedpca writes" in " ".join(done.stderr.split())
     assert not (tmp_path / "study").exists()

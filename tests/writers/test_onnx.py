@@ -133,22 +133,21 @@ def test_numbers_too_large_for_float32_are_rejected(tmp_path):
 
 
 def test_the_command(tmp_path):
-    typer_testing = pytest.importorskip("typer.testing", reason="the cli extra")
-    from fedpca.cli.app import app
+    from command_line import invoke
 
     pytest.importorskip("pyarrow", reason="the cli extra")
-    rows, invoke = some_rows(), typer_testing.CliRunner().invoke
+    rows = some_rows()
     np.save(tmp_path / "rows.npy", rows)
     model, out = str(tmp_path / "model.safetensors"), str(tmp_path / "model.onnx")
-    assert invoke(app, ["fit", str(tmp_path / "rows.npy"), "-n", "3", "-o", model]).exit_code == 0
-    ended = invoke(app, ["export", model, "--onnx", out, "--whiten", "--dtype", "float64"])
+    assert invoke(["fit", str(tmp_path / "rows.npy"), "-n", "3", "-o", model]).exit_code == 0
+    ended = invoke(["export", model, "--onnx", out, "--whiten", "--dtype", "float64"])
     assert ended.exit_code == 0, ended.output
     assert ended.output == f"{out}: 3 components of 12 features\n"
     whitened = fedpca.StreamingPCA(3, whiten=True).fit(rows)
     assert_close(run(out, rows)[0], whitened.transform(rows), "float64")
-    again = invoke(app, ["export", model, "--onnx", out])
+    again = invoke(["export", model, "--onnx", out])
     assert (again.exit_code, "already exists" in again.output) == (1, True)
-    more = invoke(app, ["export", model, "--onnx", out, "-n", "13", "--force"])
+    more = invoke(["export", model, "--onnx", out, "-n", "13", "--force"])
     assert (more.exit_code, "--components must be at most 12" in more.output) == (1, True)
-    ended = invoke(app, ["export", model])
+    ended = invoke(["export", model])
     assert (ended.exit_code, "--onnx model.onnx" in ended.output) == (2, True)

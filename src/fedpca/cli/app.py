@@ -1,164 +1,172 @@
-"""The commands, with the options that all of them have, and how their errors and warnings are shown."""
+"""The commands, each loaded when it runs, and how their errors and warnings are shown."""
 
 import errno
-import inspect as introspection
 import logging
+import os
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from pathlib import Path
-from typing import Annotated, Any
 
-import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from cyclopts import App, CycloptsError, Parameter
 
-from fedpca._util.files import local_path
 from fedpca._util.text import sanitize
 from fedpca._util.version import __version__
-from fedpca.cli import ledger, roster, secure
-from fedpca.cli.audit import audit
-from fedpca.cli.check import check
-from fedpca.cli.check_folder import check_folder
-from fedpca.cli.common import quiet_output
-from fedpca.cli.export import export
-from fedpca.cli.fit import fit
-from fedpca.cli.import_model import import_
-from fedpca.cli.inspect import inspect
-from fedpca.cli.merge import merge
-from fedpca.cli.new_federation import new_federation
-from fedpca.cli.package import package
-from fedpca.cli.plan import plan
-from fedpca.cli.report import report
-from fedpca.cli.scale import scale
-from fedpca.cli.simulate import simulate
-from fedpca.cli.transform import transform
+from fedpca.cli.options import STANDARD_STREAM, Output, WrongUsage, note
 
 _ERRORS = (
     ArithmeticError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 _LOG = logging.getLogger("fedpca")
+_HELP = """Federated, streaming, private principal component analysis of files of any size.
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log each step to stderr.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Log details, and show tracebacks of errors.")]
+Fit a model per owner, merge the models, and transform rows:
+
+```
+fedpca fit north.parquet --drop id -n 10 -o north.safetensors
+fedpca merge north.safetensors south.safetensors -o both.safetensors
+fedpca transform both.safetensors north.parquet --keep id -o scores.parquet
+```
+"""
+# By name, the first line of a command's docstring: it is shown without loading the command.
+COMMANDS = {
+    "fit": "Fit a model to files of any size. With --epsilon and --delta it is differentially private.",
+    "merge": "Merge models, as if all their rows had been in one place; or files of fedpca scale.",
+    "transform": "Write the scores of rows on a model's components: columns pc1, pc2, ... or, with --scores, "
+    "others.",
+    "inspect": "Show a model: explained variances, features, signature, and privacy certificate.",
+    "scale": "Write the weight, mean and variance of every column, so that owners can share one scale.",
+    "export": "Write a model for other programs.",
+    "import": "Make a model from published loadings, for transform to project cohorts on.",
+    "report": "Write a report about a model: one HTML file.",
+    "check": "Check a model against a policy. If a rule is broken, name it and exit with 1.",
+    "package": "Write a package for approval: the model, a report, and a page to sign.",
+    "plan": "Plan a private model: the noise it needs, and how many components will rise above it.",
+    "audit": "Empirically audit a private configuration.",
+    "simulate": "Simulate a federation with faults, and compare its model with that of one without.",
+    "new-federation": "Write a folder to start a Flower federation from.",
+    "check-folder": "Try whether locks, appended lines, renames, hard links and fsync work in a folder. Exit "
+    "code 1 if not.",
+}
+GROUPS = {
+    "roster": {
+        "key": "Make a signing key, and print its public key, which the roster needs.",
+        "new": "Begin the roster of a new study, with the settings that all must share, and no members yet.",
+        "add": "Add a member: the file becomes the next roster of the study, which names the one before it.",
+        "remove": "Remove a member: what it has signed no longer counts under the new roster.",
+        "show": "Show a roster: study, hash, settings and members.",
+        "verify": "Check who signed model files and ledgers, or that a roster continues another. Exit code 1 "
+        "if not.",
+    },
+    "ledger": {
+        "new": "Make a ledger with the approved budget of all releases. It is fixed from then on.",
+        "show": "Show what a ledger allows, what was spent of it, and on what. Nothing is written.",
+    },
+    "secure": {
+        "new": "Open a session in an empty folder, as the coordinator: one attempt at a study, with keys of "
+        "its own.",
+        "step": "Do whatever is next for you as an owner, and nothing twice. Made for cron.",
+        "coordinate": "Do whatever is next for the coordinator. Made for cron.",
+        "status": "Show who has sent what, and what the study waits for.",
+        "model": "Compute the model of a study that has ended, from its totals.",
+        "verify": "Compute all totals again from what owners have signed: the coordinator may lie.",
+        "refuse": "Never answer the sum that is open now. If enough members do, nobody can open it.",
+        "forget": "Erase your secrets of a session that you have given up. You drop out of it, for good.",
+    },
+}
+_GROUP_HELP = {
+    "roster": """Manage who takes part in a study: members, keys and signatures.
+
+Each member makes a key; one of them keeps the roster, and all get it:
+
+```
+fedpca roster key north.key
+fedpca roster new heart -o roster.toml
+fedpca roster add roster.toml north ed25519:dc0q...
+```
+""",
+    "ledger": """Keep the account of private releases: the approved budget, and what was spent of it.
+
+```
+fedpca ledger new north.ledger --epsilon 2 --delta 1e-6
+fedpca ledger show north.ledger
+```
+""",
+    "secure": """Run a study by secure sums in a shared folder: nobody sees more than sums over owners.
+
+One party opens a session and coordinates; every owner repeats its step until there is a model:
+
+```
+fedpca secure new shared --roster roster.toml
+fedpca secure step shared north.csv --roster roster.toml --key north.key
+fedpca secure coordinate shared --roster roster.toml
+fedpca secure model shared --roster roster.toml -o model.safetensors
+```
+""",
+}
 
 
-class _Command(TyperCommand):
-    def get_params(self, ctx: Any) -> Any:
-        return _as_declared(super().get_params(ctx), self.callback)
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The options and arguments of the line "Usage:", which some versions of typer put in braces."""
-        arguments = [item for item in self.get_params(ctx) if isinstance(item, TyperArgument)]
-        return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
-
-
-class _Group(TyperGroup):
-    def get_params(self, ctx: Any) -> Any:
-        return _as_declared(super().get_params(ctx), self.callback)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        try:
-            return super().resolve_command(ctx, args)
-        except Exception as error:
-            vars(error)["possibilities"] = None  # typer suggests a command; some versions of click do, too
-            raise
-
-
-def _as_declared(parameters: list[Any], function: Any) -> list[Any]:
-    """Parameters with their help and without <bool>, which some versions of typer change."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-        if isinstance(parameter, TyperArgument):
-            parameter.help = function.__annotations__[parameter.name].__metadata__[0].help
-    return parameters
+def make_app() -> App:
+    """All commands."""
+    app = App(
+        name="fedpca",
+        help=_HELP,
+        version=f"fedpca {__version__}",
+        version_format="plaintext",
+        help_format="markdown",  # else lines of a paragraph are not joined
+        default_parameter=Parameter(negative=()),  # no --no-force
+    )
+    for i, (name, text) in enumerate(COMMANDS.items()):
+        module = name.replace("-", "_")
+        function = "import_" if name == "import" else module
+        app.command(f"fedpca.cli.{function}:{function}", name=name, help=text, sort_key=i)
+    for i, (group, commands) in enumerate(GROUPS.items(), len(COMMANDS)):
+        child = App(name=group, help=_GROUP_HELP[group], sort_key=i)
+        for j, (name, text) in enumerate(commands.items()):
+            child.command(f"fedpca.cli.{group}:{name}", name=name, help=text, sort_key=j)
+        app.command(child)
+    return app
 
 
-app = typer.Typer(
-    cls=_Group,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # else lines of a paragraph are not joined
-)
-
-
-def _version(on: bool) -> None:
-    if on:
-        typer.echo(f"fedpca {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def fedpca(
-    shown: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", is_eager=True, callback=_version),
-    ] = False,
-) -> None:
-    """Federated, streaming, private principal component analysis of files of any size.
-
-    Fit a model per owner, merge the models, and transform rows:
-
-    ```
-    fedpca fit north.parquet --drop id -n 10 -o north.safetensors
-    fedpca merge north.safetensors south.safetensors -o both.safetensors
-    fedpca transform both.safetensors north.parquet --keep id -o scores.parquet
-    ```
-    """
-
-
-def _command(function: Callable[..., None]) -> Callable[..., None]:
-    """A command with --quiet, --verbose and --debug.
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; its exit code.
 
     An error is one line on stderr and exit code 1, a warning one line; wrong usage is 2, Ctrl-C 130.
     """
-    own = introspection.signature(function)
-
-    @wraps(function)
-    def run(*, quiet: bool, verbose: bool, debug: bool, **arguments: object) -> None:
-        level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
-        try:
-            with quiet_output(quiet), _log_to_stderr(level), warnings.catch_warnings():
-                warnings.showwarning = _show_warning
-                _require_local(arguments.values())
-                function(**arguments)
-        except (typer.Exit, typer.Abort, BrokenPipeError):
+    app, output, names = make_app(), Output(), ["fedpca"]
+    arguments = [STANDARD_STREAM if each == "-" else each for each in arguments]
+    try:
+        names += app.parse_commands(arguments)[0]
+        for each in app.parse_commands(arguments)[1][1:]:
+            if each.default_command is not None:
+                each.help = None  # all of the docstring: the first line has been for the list of commands
+        command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
+        output = next((each for each in bound.arguments.values() if isinstance(each, Output)), output)
+        with _log_to_stderr(output), warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            command(*bound.args, **bound.kwargs)
+        sys.stdout.flush()  # so that a full disk is an error
+    except (CycloptsError, WrongUsage) as error:
+        name = " ".join(name for name in names if not name.startswith("-"))
+        note(f"error: {sanitize(' '.join(str(error).split()))} See `{name} --help`.")
+        return 2
+    except BrokenPipeError:  # who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at the end
+        return 1
+    except KeyboardInterrupt:
+        note("stopped.")
+        return 130
+    except _ERRORS as error:
+        if output.debug:
             raise
-        except KeyboardInterrupt:
-            typer.echo("fedpca: stopped.", err=True)
-            raise typer.Exit(130) from None
-        except _ERRORS as error:
-            if debug:
-                raise
-            typer.echo(f"fedpca: error: {_one_line(error)}", err=True)
-            raise typer.Exit(1) from None
-
-    shared = {"quiet": Quiet, "verbose": Verbose, "debug": Debug}
-    keyword = introspection.Parameter.KEYWORD_ONLY
-    parameters = [
-        *own.parameters.values(),
-        *(
-            introspection.Parameter(name, keyword, default=False, annotation=kind)
-            for name, kind in shared.items()
-        ),
-    ]
-    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = function.__annotations__ | shared
-    return run
-
-
-def _require_local(values: Iterable[object]) -> None:
-    """Raise ValueError if a path was given as a URL, which has lost one of its slashes since."""
-    for value in values:
-        for path in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(path, Path) and not (path.is_absolute() or Path(*path.parts[:1]).exists()):
-                local_path(str(path).replace(":/", "://", 1))
+        note(f"error: {_one_line(error)}")
+        return 1
+    return 0
 
 
 @contextmanager
-def _log_to_stderr(level: int) -> Iterator[None]:
+def _log_to_stderr(output: Output) -> Iterator[None]:
+    level = logging.DEBUG if output.debug else logging.INFO if output.verbose else logging.WARNING
     handler = _StderrHandler()
     before = _LOG.level
     _LOG.addHandler(handler)
@@ -174,11 +182,11 @@ class _StderrHandler(logging.Handler):
     """Writes to stderr as it is at the time: progress bars replace it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        typer.echo(f"fedpca: {sanitize(record.getMessage())}", err=True)
+        note(sanitize(record.getMessage()))
 
 
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
-    typer.echo(f"fedpca: warning: {sanitize(' '.join(str(message).split()))}", err=True)
+    note(f"warning: {sanitize(' '.join(str(message).split()))}")
 
 
 def _one_line(error: BaseException) -> str:
@@ -191,82 +199,3 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         text = "not enough memory; use fewer components or columns."
     return sanitize(" ".join(text.split()) or type(error).__name__)
-
-
-_COMMANDS = (
-    fit, merge, transform, inspect, scale, export, import_, report, check, package, plan, audit, simulate,
-    new_federation, check_folder,
-)  # fmt: skip
-
-for command in _COMMANDS:
-    app.command(command.__name__.strip("_").replace("_", "-"), cls=_Command)(_command(command))
-
-roster_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="markdown")
-
-
-@roster_app.callback()
-def roster_commands() -> None:
-    """Manage who takes part in a study: members, keys and signatures.
-
-    Each member makes a key; one of them keeps the roster, and all get it:
-
-    ```
-    fedpca roster key north.key
-    fedpca roster new heart -o roster.toml
-    fedpca roster add roster.toml north ed25519:dc0q...
-    ```
-    """
-
-
-for command in (roster.key, roster.new, roster.add, roster.remove, roster.show, roster.verify):
-    roster_app.command(command.__name__, cls=_Command)(_command(command))
-app.add_typer(roster_app, name="roster")
-
-ledger_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="markdown")
-
-
-@ledger_app.callback()
-def ledger_commands() -> None:
-    """Keep the account of private releases: the approved budget, and what was spent of it.
-
-    ```
-    fedpca ledger new north.ledger --epsilon 2 --delta 1e-6
-    fedpca ledger show north.ledger
-    ```
-    """
-
-
-for command in (ledger.new, ledger.show):
-    ledger_app.command(command.__name__, cls=_Command)(_command(command))
-app.add_typer(ledger_app, name="ledger")
-
-secure_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="markdown")
-
-
-@secure_app.callback()
-def secure_commands() -> None:
-    """Run a study by secure sums in a shared folder: nobody sees more than sums over owners.
-
-    One party opens a session and coordinates; every owner repeats its step until there is a model:
-
-    ```
-    fedpca secure new shared --roster roster.toml
-    fedpca secure step shared north.csv --roster roster.toml --key north.key
-    fedpca secure coordinate shared --roster roster.toml
-    fedpca secure model shared --roster roster.toml -o model.safetensors
-    ```
-    """
-
-
-for command in (
-    secure.new,
-    secure.step,
-    secure.coordinate,
-    secure.status,
-    secure.model,
-    secure.verify,
-    secure.refuse,
-    secure.forget,
-):
-    secure_app.command(command.__name__, cls=_Command)(_command(command))
-app.add_typer(secure_app, name="secure")

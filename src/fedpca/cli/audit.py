@@ -1,84 +1,51 @@
 """fedpca audit: an empirical test of a privacy guarantee."""
 
 from dataclasses import asdict
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
-import typer
+from cyclopts import Parameter
 
-from fedpca.cli.common import AsJson, print_result, progress_bars
-from fedpca.cli.privacy_options import (
-    BOUND,
-    Adjacency,
-    Evaluate,
-    Mechanism,
-    PrivateCenter,
-    privacy_settings,
-)
-
-
-class PrivateScale(StrEnum):
-    """A scale that is found privately."""
-
-    std = "std"
+from fedpca.auditing.audit import audit as run_audit
+from fedpca.cli.options import PRIVACY, Output, Real, wrong_usage
+from fedpca.cli.privacy_options import Mechanism, PrivateCenter
+from fedpca.privacy import Privacy
 
 
 def audit(
-    epsilon: Annotated[
-        float,
-        typer.Option(
-            metavar="NUMBER",
-            help="Epsilon to audit at. Large values give more power; the code that runs is the same.",
-            rich_help_panel="Privacy",
-        ),
-    ] = 8.0,
-    delta: Annotated[
-        float, typer.Option(metavar="NUMBER", help="Delta to audit at.", rich_help_panel="Privacy")
-    ] = 1e-5,
-    center: PrivateCenter = None,
-    bound: Annotated[str | None, BOUND] = None,
-    scale: Annotated[
-        PrivateScale | None,
-        typer.Option(
-            help="std: audit that the scale of every column is found privately, too.",
-            rich_help_panel="Privacy",
-        ),
-    ] = None,
-    evaluate: Evaluate = None,
-    mechanism: Mechanism = None,
-    adjacency: Adjacency = None,
-    features: Annotated[int, typer.Option(metavar="N", help="Number of columns; few give more power.")] = 3,
-    runs: Annotated[int, typer.Option(metavar="N", help="Runs per dataset.")] = 4000,
-    as_json: AsJson = False,
+    *,
+    epsilon: Annotated[Real, Parameter(group=PRIVACY)] = 8.0,
+    delta: Annotated[Real, Parameter(group=PRIVACY)] = 1e-5,
+    center: PrivateCenter = PrivateCenter(),
+    scale: Annotated[Literal["std"] | None, Parameter(group=PRIVACY)] = None,
+    mechanism: Mechanism = Mechanism(),
+    features: Annotated[int, Parameter(metavar="N")] = 3,
+    runs: Annotated[int, Parameter(metavar="N")] = 4000,
+    output: Output = Output(),
 ) -> None:
     """Empirically audit a private configuration.
 
     It runs on pairs of datasets that differ in one row. Whatever is found privately is audited step by step
     and as a whole. The exit code is 1 if anything reveals more than the guarantee allows.
 
-    Example:
+    For example:
 
     ```
     fedpca audit --runs 1000
     ```
+
+    Args:
+        epsilon: Epsilon to audit at. Large values give more power; the code that runs is the same.
+        delta: Delta to audit at.
+        scale: std: audit that the scale of every column is found privately, too.
+        features: Number of columns; few give more power.
+        runs: Runs per dataset.
     """
-    privacy = privacy_settings(
-        center,
-        epsilon=epsilon,
-        delta=delta,
-        bound=bound,
-        evaluate=evaluate,
-        mechanism=mechanism,
-        adjacency=adjacency,
-    )
-    assert privacy is not None
-
-    from fedpca.auditing.audit import audit as run_audit
-
-    with progress_bars():
+    with wrong_usage():
+        privacy = Privacy(epsilon=epsilon, delta=delta, **mechanism.given() | center.given())
+    with output.progress():
         result = run_audit(
             privacy,
-            scale=None if scale is None else "std",
+            scale=scale,
             epsilon=epsilon,
             delta=delta,
             n_features=features,
@@ -86,6 +53,6 @@ def audit(
         )
     findings = [asdict(finding) for finding in result.findings]
     data = {"passed": result.passed, "mu": result.mu, "runs": result.runs, "findings": findings}
-    print_result(data, as_json, repr(result))
+    output.result(data, repr(result))
     if not result.passed:
-        raise typer.Exit(1)
+        raise SystemExit(1)

@@ -2,16 +2,22 @@
 
 import json
 from itertools import accumulate
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from fedpca._util.text import join_names, pluralize, sanitize
 from fedpca.cli import model_files
-from fedpca.cli.common import AsJson, Force, ModelPath, check_output_path, print_result, wrong_usage
-from fedpca.cli.roster_options import RosterOption, load_roster
+from fedpca.cli.options import (
+    File,
+    Force,
+    ModelPath,
+    Output,
+    WrongUsage,
+    check_output_path,
+    wrong_usage,
+)
 from fedpca.cli.signatures import describe_signature
+from fedpca.cli.signing import Study
+from fedpca.summaries import model_file
+from fedpca.writers.tables import TABLES, ending, write_tables
 
 _SCALED = {
     None: "",
@@ -23,48 +29,42 @@ _SCALED = {
 
 def inspect(
     model: ModelPath,
-    loadings: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A table to write, with one row per feature: its mean, its scale if there is one, and its "
-            "loading on every component.",
-        ),
-    ] = None,
-    spectrum: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A table to write, with one row per component: its variance."),
-    ] = None,
-    roster: RosterOption = None,
+    /,
+    *,
+    loadings: File | None = None,
+    spectrum: File | None = None,
+    study: Study = Study(),
     force: Force = False,
-    as_json: AsJson = False,
+    output: Output = Output(),
 ) -> None:
     """Show a model: explained variances, features, signature, and privacy certificate.
 
     Tables are .csv, .tsv, .csv.gz, .tsv.gz or .parquet.
 
-    Examples:
+    For example:
 
     ```
     fedpca inspect model.safetensors
     fedpca inspect model.safetensors --loadings loadings.csv --spectrum spectrum.csv
     fedpca inspect north.safetensors --roster roster.toml
     ```
-    """
-    from fedpca.summaries import model_file
-    from fedpca.writers.tables import TABLES, ending, write_tables
 
+    Args:
+        loadings: A table to write, with one row per feature: its mean, its scale if there is one, and its
+            loading on every component.
+        spectrum: A table to write, with one row per component: its variance.
+    """
     outputs = [out for out in (loadings, spectrum) if out is not None]
     for out in outputs:
         with wrong_usage():
             ending(out, TABLES)
         check_output_path(out, force)
     if len({out.resolve() for out in outputs}) < len(outputs):
-        raise typer.BadParameter("--loadings and --spectrum must be two files.")
+        raise WrongUsage("--loadings and --spectrum must be two files.")
     contents = model_file.read_bytes(model)
     summary, shown = model_files.decode(model, contents)
     description = model_files.describe(summary, shown)
-    description["signature"] = describe_signature(contents, load_roster(roster))
+    description["signature"] = describe_signature(contents, study.load())
     variances, shares = description["explained_variance"], description["explained_variance_ratio"]
     components = {
         "component": range(1, len(shares) + 1),
@@ -93,4 +93,4 @@ def inspect(
         lines += ["", f"certificate: {json.dumps(description['certificate'], indent=2)}"]
     if outputs:
         lines += ["", f"written: {', '.join(map(str, outputs))}"]
-    print_result(description, as_json, "\n".join(lines))
+    output.result(description, "\n".join(lines))

@@ -1,22 +1,18 @@
 """fedpca ledger: make a ledger with an approved budget, and show what was spent of it."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
+from fedpca._typing import JSON
 from fedpca._util.text import pluralize, sanitize
-from fedpca.cli.common import AsJson, print_result
-from fedpca.cli.roster_options import KeyOption, RosterOption, load_signer
-
-if TYPE_CHECKING:
-    from fedpca._typing import JSON
-    from fedpca.privacy.accounting import Entry
+from fedpca.cli.options import File, Output, Real
+from fedpca.cli.signing import Signing
+from fedpca.privacy.accounting import Entry
+from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.ledger import Ledger
 
-LedgerPath = Annotated[
-    Path, typer.Argument(metavar="LEDGER", help="A ledger file, as fit --ledger writes it.")
-]
+LedgerPath = Annotated[File, Parameter(name="LEDGER", help="A ledger file, as fit --ledger writes it.")]
 
 _WORDS = {  # of what an entry paid for
     "gram": "components",
@@ -35,51 +31,48 @@ _COMPOSITION = (
 
 def new(
     ledger: LedgerPath,
-    epsilon: Annotated[
-        float, typer.Option(metavar="NUMBER", help="Epsilon that all releases together may cost a record.")
-    ],
-    delta: Annotated[
-        float, typer.Option(metavar="NUMBER", help="Delta, far below one over the number of records.")
-    ],
-    roster: RosterOption = None,
-    key: KeyOption = None,
-    as_json: AsJson = False,
+    /,
+    *,
+    epsilon: Real,
+    delta: Real,
+    signing: Signing = Signing(),
+    output: Output = Output(),
 ) -> None:
     """Make a ledger with the approved budget of all releases. It is fixed from then on.
 
     Later fits with this ledger are refused once they would cost any record more. With --roster and --key it
     is signed, and so must be every fit with it.
 
-    Example: two releases of epsilon 1 each cost less than 2 together.
+    For example, two releases of epsilon 1 each cost less than 2 together.
 
     ```
     fedpca ledger new north.ledger --epsilon 2 --delta 1e-6
     fedpca fit 2025.csv --epsilon 1 --delta 1e-6 --ledger north.ledger -o 2025.safetensors
     fedpca ledger show north.ledger
     ```
-    """
-    from fedpca.privacy.ledger import Ledger
 
+    Args:
+        epsilon: Epsilon that all releases together may cost a record.
+        delta: Delta, far below one over the number of records.
+    """
     if ledger.exists():
         raise FileExistsError(
             f"{ledger} already exists, and the budget of a ledger is fixed; show it, or name another file."
         )
-    signer = load_signer(roster, key)
+    signer = signing.signer()
     made = Ledger(ledger, epsilon=epsilon, delta=delta, key=None if signer is None else signer.key)
-    print_result(_described(made), as_json, f"{ledger}: {_balance(made)}")
+    output.result(_described(made), f"{ledger}: {_balance(made)}")
 
 
-def show(ledger: LedgerPath, as_json: AsJson = False) -> None:
+def show(ledger: LedgerPath, /, *, output: Output = Output()) -> None:
     """Show what a ledger allows, what was spent of it, and on what. Nothing is written.
 
-    Example:
+    For example:
 
     ```
     fedpca ledger show north.ledger
     ```
     """
-    from fedpca.privacy.ledger import Ledger
-
     if not ledger.exists():
         raise FileNotFoundError(f"there is no ledger {ledger}; make one with fedpca ledger new, or fit.")
     opened = Ledger(ledger)
@@ -94,10 +87,10 @@ def show(ledger: LedgerPath, as_json: AsJson = False) -> None:
         )
     if described["entries"]:
         lines += ["", _COMPOSITION]
-    print_result(described, as_json, "\n".join(lines))
+    output.result(described, "\n".join(lines))
 
 
-def _described(ledger: "Ledger") -> "JSON":
+def _described(ledger: Ledger) -> JSON:
     return {
         "id": ledger.id,
         "epsilon": ledger.epsilon,
@@ -110,8 +103,7 @@ def _described(ledger: "Ledger") -> "JSON":
     }
 
 
-def _entry(entry: "Entry", delta: float) -> "JSON":
-    from fedpca.privacy.calibration import epsilon_of
+def _entry(entry: Entry, delta: float) -> JSON:
 
     state = "cancelled" if entry.cancelled else "came out" if entry.completed else "only begun"
     stop = "the end" if entry.stop is None else f"{entry.stop:,}"
@@ -127,7 +119,7 @@ def _entry(entry: "Entry", delta: float) -> "JSON":
     }
 
 
-def _balance(ledger: "Ledger") -> str:
+def _balance(ledger: Ledger) -> str:
     entries = pluralize(len(ledger.entries), "entry", "entries")
     return (
         f"epsilon={ledger.spent():.4g} of {ledger.epsilon:g} spent, at delta={ledger.delta:g}; one more "
@@ -135,7 +127,7 @@ def _balance(ledger: "Ledger") -> str:
     )
 
 
-def _signed(ledger: "Ledger") -> str:
+def _signed(ledger: Ledger) -> str:
     if not ledger.signed_by:
         return "signed: no; fit --roster --key signs every line"
     lines = pluralize(ledger.unsigned_lines, "earlier line")

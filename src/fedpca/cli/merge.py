@@ -2,78 +2,60 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
-import typer
+import numpy as np
+from cyclopts import Parameter
 
 from fedpca._util.text import join_names, sanitize
 from fedpca.cli import model_files, scale_files
-from fedpca.cli.common import (
-    AsJson,
+from fedpca.cli.options import (
+    Components,
+    Files,
     Force,
-    MaxShare,
-    Robust,
+    Out,
+    Output,
+    WrongUsage,
+    at_least,
     check_model_path,
     check_no_input,
-    print_result,
 )
-from fedpca.cli.roster_options import RosterOption, load_roster
-
-if TYPE_CHECKING:
-    from fedpca.summaries.scaling import Scaling
-    from fedpca.summaries.summary import Summary
-
-
-class Features(StrEnum):
-    """Which features models may have."""
-
-    SAME = "same"
-    INTERSECTION = "intersection"
+from fedpca.cli.robust import RobustMerging
+from fedpca.cli.signing import Study
+from fedpca.federation.aggregator import membership
+from fedpca.federation.aggregator.admission import check_least_rows
+from fedpca.federation.aggregator.robust import Robust, merge_robust
+from fedpca.genetics import VariantMatch, count_alike
+from fedpca.readers.paths import require_distinct
+from fedpca.summaries import model_file
+from fedpca.summaries.agreement import check_compatible
+from fedpca.summaries.features import LeftOut, intersect
+from fedpca.summaries.merging import merge_tree
+from fedpca.summaries.rank import oversampled_rank
+from fedpca.summaries.scaling import Scaling
+from fedpca.summaries.summary import Summary, all_moments
+from fedpca.summaries.view import SummaryView
 
 
 def merge(
-    model: Annotated[
-        list[Path], typer.Argument(metavar="MODEL...", help="Model files, as fit and merge write them.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The merged model file to write.")],
-    components: Annotated[
-        int | None,
-        typer.Option(
-            "--components",
-            "-n",
-            metavar="N",
-            min=1,
-            help="Components to show. By default the largest number that any of the models shows.",
-        ),
-    ] = None,
-    features: Annotated[
-        Features,
-        typer.Option(
-            help="same rejects models of different features; intersection matches them by name, and leaves "
-            "out those that not all models have.",
-        ),
-    ] = Features.SAME,
-    robust: Robust = None,
-    max_share: MaxShare = None,
-    roster: RosterOption = None,
-    least_rows: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Reject models of fewer rows, or with a smaller group of rows that know the same features.",
-        ),
-    ] = 0,
+    model: Annotated[Files, Parameter(name="MODEL")],
+    /,
+    *,
+    out: Out,
+    components: Components | None = None,
+    features: Literal["same", "intersection"] = "same",
+    robust: RobustMerging = RobustMerging(),
+    study: Study = Study(),
+    least_rows: Annotated[int, at_least(0)] = 0,
     force: Force = False,
-    as_json: AsJson = False,
+    output: Output = Output(),
 ) -> None:
     """Merge models, as if all their rows had been in one place; or files of fedpca scale.
 
     Models of genotypes are converted to count the same alleles as the first.
 
-    Examples:
+    For example:
 
     ```
     fedpca merge north.safetensors south.safetensors -o both.safetensors
@@ -81,55 +63,89 @@ def merge(
     fedpca merge site-*.safetensors --robust trim -o all.safetensors
     fedpca merge north.safetensors south.safetensors --roster roster.toml -o both.safetensors
     ```
-    """
-    from fedpca.federation.aggregator import membership
-    from fedpca.federation.aggregator.admission import check_least_rows
-    from fedpca.federation.aggregator.robust import Robust as RobustMerging
-    from fedpca.federation.aggregator.robust import merge_robust
-    from fedpca.genetics import count_alike
-    from fedpca.readers.paths import require_distinct
-    from fedpca.summaries import model_file
-    from fedpca.summaries.agreement import check_compatible
-    from fedpca.summaries.features import intersect
-    from fedpca.summaries.merging import merge_tree
-    from fedpca.summaries.rank import oversampled_rank
-    from fedpca.summaries.summary import all_moments
-    from fedpca.summaries.view import SummaryView
 
-    rule = RobustMerging.of(robust and robust.value, max_share)
+    Args:
+        model: Model files, as fit and merge write them.
+        out: The merged model file to write.
+        components: Components to show. By default the largest number that any of the models shows.
+        features: same rejects models of different features; intersection matches them by name, and leaves out
+            those that not all models have.
+        least_rows: Reject models of fewer rows, or with a smaller group of rows that know the same features.
+    """
+    rule = robust.rule()
     require_distinct(model)
     check_model_path(out, force)
     check_no_input([out], model)
-    study = load_roster(roster)
+    roster = study.load()
     files = {str(path): model_file.read_bytes(path) for path in model}
     if scalings := scale_files.decode_all(files):
-        if study is not None or rule is not None or least_rows or components:
-            raise typer.BadParameter("files of fedpca scale are merged without options but --features.")
+        if roster is not None or rule is not None or least_rows or components:
+            raise WrongUsage("files of fedpca scale are merged without options but --features.")
         _require_different(scalings)
-        scale_files.merge(out, scalings, features is Features.INTERSECTION, as_json)
+        scale_files.merge(out, scalings, features == "intersection", output)
         return
-    signed_by = {} if study is None else membership.signers(study, files)
-    parts = [model_files.decode(path, files[str(path)]) for path in model]
-    summaries = [summary for summary, _ in parts]
-    for name, summary in zip(files, summaries, strict=True):
-        try:
-            check_least_rows(summary, least_rows)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-    _require_different(dict(zip(files, summaries, strict=True)))
-    summaries, matches = count_alike(summaries, list(files))
+    signed_by = {} if roster is None else membership.signers(roster, files)
+    decoded = {name: model_files.decode(Path(name), contents) for name, contents in files.items()}
+    parts = {name: summary for name, (summary, _) in decoded.items()}
+    for name, summary in parts.items():
+        _check_least_rows(name, summary, least_rows)
+    _require_different(parts)
+    parts, left_out, matches = _of_the_same_features(parts, features == "intersection")
+    _require_no_result(parts)
+    if roster is not None:
+        for name, summary in parts.items():
+            membership.check_member(roster, signed_by[name], summary, name)
+        components = roster.settings.get("rank") if components is None else components
+    shown = components or max(shown for _, shown in decoded.values())
+    merged, n_components = _merged(parts, shown, rule)
+    model_files.require_components(out, merged, components)
+    model_files.write(out, merged, n_components)
+    description = model_files.describe(merged, n_components)
+    lines = [model_files.headline(out, merged, description), *map(str, matches)]
+    lines += [f"left out of {path}: {sanitize(what)}" for path, what in left_out.items()]
+    description |= {
+        "left_out": {
+            path: {"features": list(what.features), "variance_share": what.share}
+            for path, what in left_out.items()
+        },
+        "variants": [match.to_json() for match in matches],
+        "roster": None,
+    }
+    if roster is not None:
+        silent = [member for member in roster.members if member not in signed_by.values()]
+        description["roster"] = {"study": roster.study, "hash": roster.hash, "not_heard_from": silent}
+        description["signed_by"] = signed_by
+        lines.append(f"signed by members of study {sanitize(roster.study)!r}: {_listed(signed_by.values())}")
+        lines += [f"not heard from: {_listed(silent)}"] if silent else []
+    output.result({"out": str(out), **description}, "\n".join(lines))
+
+
+def _check_least_rows(name: str, summary: Summary, least_rows: int) -> None:
+    try:
+        check_least_rows(summary, least_rows)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _of_the_same_features(
+    parts: dict[str, Summary], intersection: bool
+) -> tuple[dict[str, Summary], dict[str, LeftOut], list[VariantMatch]]:
+    """The models, what was left out of each, and how its variants were matched to those of the first."""
+    names = list(parts)
+    summaries, matches = count_alike(list(parts.values()), names)
     lost = {}
-    if features is Features.INTERSECTION:
-        summaries, left_out = intersect(summaries, list(map(str, model)))
-        lost = {str(path): what for path, what in zip(model, left_out, strict=True) if what is not None}
+    if intersection:
+        summaries, left_out = intersect(summaries, names)
+        lost = {name: what for name, what in zip(names, left_out, strict=True) if what is not None}
     check_compatible(summaries, option="--features intersection")
-    _require_no_result(dict(zip(files, summaries, strict=True)))
-    if study is not None:
-        for file, summary in zip(files, summaries, strict=True):
-            membership.check_member(study, signed_by[file], summary, file)
-        components = study.settings.get("rank") if components is None else components
+    return dict(zip(names, summaries, strict=True)), lost, matches
+
+
+def _merged(parts: dict[str, Summary], shown: int, rule: Robust | None) -> tuple[Summary, int]:
+    """The merged model, and how many components it shows."""
+    summaries = list(parts.values())
     n_features = summaries[0].n_features
-    n_components = min(components or max(shown for _, shown in parts), n_features)
+    n_components = min(shown, n_features)
     # Sums stay sums: releases lose nothing in a merge, nor in the next.
     rank = None if all_moments(summaries) else min(oversampled_rank(n_components), n_features)
     if rule is None:
@@ -137,33 +153,14 @@ def merge(
     else:
         if text := rule.too_few(len(summaries)):
             warnings.warn(text, stacklevel=2)
-        owners = dict(zip(map(str, model), summaries, strict=True))
-        merged = merge_robust(owners, rule, rank=rank)
+        merged = merge_robust(parts, rule, rank=rank)
     if not n_components:  # nothing rose above the noise of any part; of their sum it may
         n_components = SummaryView(merged, None, "auto", float).n_components()
-    model_files.require_components(out, merged, components)
-    model_files.write(out, merged, n_components)
-    description = model_files.describe(merged, n_components)
-    description["left_out"] = {
-        path: {"features": list(what.features), "variance_share": what.share} for path, what in lost.items()
-    }
-    description["variants"] = [match.to_json() for match in matches]
-    lines = [model_files.headline(out, merged, description), *map(str, matches)]
-    lines += [f"left out of {path}: {sanitize(what)}" for path, what in lost.items()]
-    description["roster"] = None
-    if study is not None:
-        silent = [member for member in study.members if member not in signed_by.values()]
-        description["roster"] = {"study": study.study, "hash": study.hash, "not_heard_from": silent}
-        description["signed_by"] = signed_by
-        lines.append(f"signed by members of study {sanitize(study.study)!r}: {_listed(signed_by.values())}")
-        lines += [f"not heard from: {_listed(silent)}"] if silent else []
-    print_result({"out": str(out), **description}, as_json, "\n".join(lines))
+    return merged, n_components
 
 
-def _require_different(parts: "Mapping[str, Summary | Scaling]") -> None:
+def _require_different(parts: Mapping[str, Summary | Scaling]) -> None:
     """Refuse two files with the same contents: their rows would count twice. No rows count nothing."""
-    from fedpca.summaries.scaling import Scaling
-
     known: dict[tuple[str, bytes], list[tuple[str, Summary | Scaling]]] = {}
     for name, part in parts.items():
         n_rows = part.observed.max() if isinstance(part, Scaling) else part.count
@@ -176,10 +173,8 @@ def _require_different(parts: "Mapping[str, Summary | Scaling]") -> None:
         alike.append((name, part))
 
 
-def _require_no_result(parts: "Mapping[str, Summary]") -> None:
+def _require_no_result(parts: Mapping[str, Summary]) -> None:
     """Refuse a file that has the rows of all the others, such as what they were merged into before."""
-    from fedpca.summaries.merging import merge_tree
-
     count = sum(part.count for part in parts.values())
     for name, part in parts.items():
         if len(parts) > 1 and count and 2 * part.count == count:
@@ -191,10 +186,8 @@ def _require_no_result(parts: "Mapping[str, Summary]") -> None:
                 )
 
 
-def _of_the_same_rows(one: "Summary", other: "Summary") -> bool:
+def _of_the_same_rows(one: Summary, other: Summary) -> bool:
     """Whether mean, energy and longest direction agree but for rounding; the counts do."""
-    import numpy as np
-
     if one.certificate is not None or other.certificate is not None:
         return one == other  # of a private release a merge has a certificate of its own
     sizes = [np.append(part.subspace(1).singular_values, np.sqrt(part.total)) for part in (one, other)]

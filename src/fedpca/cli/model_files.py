@@ -1,32 +1,25 @@
 """Model files of the command line: a summary, and how many of its components are shown."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
+from fedpca._typing import JSON
 from fedpca._util.text import feature_label, pluralize
+from fedpca.disclosure.row_counts import RowCounts
+from fedpca.errors import ModelFileError
+from fedpca.summaries import model_file
+from fedpca.summaries.algebra import degrees_of_freedom
+from fedpca.summaries.loading import from_file, split_facts
+from fedpca.summaries.summary import Summary
+from fedpca.trust.roster import Signer
 
-if TYPE_CHECKING:
-    from fedpca._typing import JSON
-    from fedpca.cli.common import Reading
-    from fedpca.disclosure.row_counts import RowCounts
-    from fedpca.summaries.summary import Summary
-    from fedpca.trust.roster import Signer
 
-
-def read(path: Path) -> "tuple[Summary, int]":
+def read(path: Path) -> tuple[Summary, int]:
     """The summary in a model file, and how many of its components are shown."""
-    from fedpca.summaries import model_file
-
     return decode(path, model_file.read_bytes(path))
 
 
-def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
+def decode(path: Path, contents: bytes) -> tuple[Summary, int]:
     """The same, of a file that was read already."""
-    from fedpca.errors import ModelFileError
-    from fedpca.summaries import model_file
-    from fedpca.summaries.loading import from_file, split_facts
-
     kind, arrays, metadata = model_file.decode(contents, path)
     facts, beside = split_facts(path, metadata)
     counts_of(path, beside)
@@ -36,18 +29,13 @@ def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
     return summary, beside.get("n_components", summary.subspace().rank)
 
 
-def counts_in(path: Path, contents: bytes) -> "RowCounts | None":
+def counts_in(path: Path, contents: bytes) -> RowCounts | None:
     """What was counted in the rows of a model when it was fitted under a policy; None if nothing was."""
-    from fedpca.summaries import model_file
-
     return counts_of(path, model_file.decode(contents, path)[2])
 
 
-def counts_of(path: Path, metadata: "JSON") -> "RowCounts | None":
+def counts_of(path: Path, metadata: JSON) -> RowCounts | None:
     """The same, of the metadata of a file."""
-    from fedpca.disclosure.row_counts import RowCounts
-    from fedpca.errors import ModelFileError
-
     counted = metadata.get("counted")
     try:
         return None if counted is None else RowCounts.from_json(counted)
@@ -57,26 +45,24 @@ def counts_of(path: Path, metadata: "JSON") -> "RowCounts | None":
 
 def write(
     path: Path,
-    summary: "Summary",
+    summary: Summary,
     n_components: int,
-    counts: "RowCounts | None" = None,
-    signer: "Signer | None" = None,
-    reading: "Reading | None" = None,
-    limits: "JSON | None" = None,
+    counts: RowCounts | None = None,
+    signer: Signer | None = None,
+    reading: JSON | None = None,
+    limits: JSON | None = None,
 ) -> None:
     """Write a model file, see `encode`, signed if there is a signer."""
-    from fedpca.summaries import model_file
-
     contents = encode(summary, n_components, counts, reading if signer is None else None, limits)
     model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
 
 
 def encode(
-    summary: "Summary",
+    summary: Summary,
     n_components: int,
-    counts: "RowCounts | None" = None,
-    reading: "Reading | None" = None,
-    limits: "JSON | None" = None,
+    counts: RowCounts | None = None,
+    reading: JSON | None = None,
+    limits: JSON | None = None,
 ) -> bytes:
     """A model file; it carries more directions than it shows, so that little is lost in merges.
 
@@ -85,14 +71,11 @@ def encode(
     options its rows were read with, unless the model is signed and so to leave, and the limit of their
     scores.
     """
-    from fedpca.summaries import model_file
-
     metadata = summary.metadata | {"n_components": n_components}
     if counts is not None:
         metadata["counted"] = counts.to_json()
-    given = {name: value for name, value in (reading or {}).items() if _is_given(value)}
-    if given:
-        metadata["reading"] = given
+    if reading:
+        metadata["reading"] = reading
     if limits is not None:
         metadata["limits"] = limits
     return model_file.encode(summary.kind, summary.arrays, metadata)
@@ -100,43 +83,18 @@ def encode(
 
 def refuse_own_facts(path: Path, contents: bytes) -> None:
     """Refuse a file that is to leave and has what stays with its owner."""
-    from fedpca.summaries import model_file
-
     model_file.require_no_own_facts(model_file.decode(contents, path)[2], path)
-
-
-def reading_of(path: Path, contents: bytes, rows: Sequence[str], given: "Reading") -> "Reading":
-    """How to read more rows of a model: as given, and else as those of its fit were, if they have options."""
-    from fedpca.errors import ModelFileError
-    from fedpca.readers.row_reader import options_of
-    from fedpca.summaries import model_file
-
-    if not rows:
-        return given
-    stored = model_file.decode(contents, path)[2].get("reading", {})
-    if not isinstance(stored, dict) or not stored.keys() <= given.keys():
-        raise ModelFileError(f"{path} is damaged: reading must be options of how text is read.")
-    own = {name: value for name, value in given.items() if _is_given(value)}
-    known = options_of(rows)
-    return cast("Reading", given | {name: value for name, value in stored.items() if name in known} | own)
 
 
 def without_reading(path: Path, contents: bytes) -> bytes:
     """The same model for others: they read their own rows."""
-    from fedpca.summaries import model_file
-
     kind, arrays, metadata = model_file.decode(contents, path)
     if metadata.pop("reading", None) is None:
         return contents
     return model_file.encode(kind, arrays, metadata)
 
 
-def _is_given(value: object) -> bool:
-    """Whether an option is; --no-header is, too."""
-    return (value is not None and value not in ((), [], 0)) or value is False
-
-
-def require_components(path: Path, summary: "Summary", n_components: int | None) -> None:
+def require_components(path: Path, summary: Summary, n_components: int | None) -> None:
     """Reject a number of components larger than that of the directions a model has."""
     if n_components is not None and n_components > (rank := summary.subspace().rank):
         raise ValueError(
@@ -144,10 +102,8 @@ def require_components(path: Path, summary: "Summary", n_components: int | None)
         )
 
 
-def describe(summary: "Summary", n_components: int) -> "JSON":
+def describe(summary: Summary, n_components: int) -> JSON:
     """What is known about a model, as JSON."""
-    from fedpca.summaries.algebra import degrees_of_freedom
-
     directions = summary.subspace()
     values = directions.singular_values[:n_components]
     return {
@@ -165,7 +121,7 @@ def describe(summary: "Summary", n_components: int) -> "JSON":
     }
 
 
-def loadings(summary: "Summary", n_components: int) -> "JSON":
+def loadings(summary: Summary, n_components: int) -> JSON:
     """A table with one row per feature; features without names have numbers, from 1."""
     directions = summary.subspace()
     scale = directions.scale
@@ -177,7 +133,7 @@ def loadings(summary: "Summary", n_components: int) -> "JSON":
     }
 
 
-def headline(path: Path, summary: "Summary", description: "JSON") -> str:
+def headline(path: Path, summary: Summary, description: JSON) -> str:
     """A model in one line."""
     components = pluralize(description["n_components"], "component")
     share = sum(description["explained_variance_ratio"])

@@ -1,26 +1,26 @@
 """fedpca new-federation: a folder to start a Flower federation from."""
 
-from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
-from fedpca.cli.common import AsJson, print_result
+from fedpca.cli.options import File, Output
+from fedpca.federation.flower.scaffold import write_template
 
 
 def new_federation(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
-    as_json: AsJson = False,
+    folder: Annotated[File, Parameter(name="FOLDER")], /, *, output: Output = Output()
 ) -> None:
     """Write a folder to start a Flower federation from.
 
-    Example:
+    For example:
 
     ```
     fedpca new-federation our-study
     ```
-    """
-    from fedpca.federation.flower.scaffold import write_template
 
+    Args:
+        folder: A new or empty folder.
+    """
     write_template(folder)
-    print_result({"out": str(folder)}, as_json, f"{folder}: read its README.md")
+    output.result({"out": str(folder)}, f"{folder}: read its README.md")

@@ -3,47 +3,42 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
 from fedpca._util.text import sanitize
+from fedpca.approval.wording import refuse_other_words
 from fedpca.cli import model_files
 from fedpca.cli.check import counted, open_rows_of
-from fedpca.cli.common import (
-    AsJson,
+from fedpca.cli.options import (
+    File,
     Force,
     ModelPath,
+    Out,
+    Output,
     PolicyPath,
-    Reading,
     RowsOfModel,
+    WrongUsage,
+    check_folder_path,
     check_no_input,
     check_output_path,
-    print_result,
-    progress_bars,
-    reading_options,
 )
 from fedpca.cli.policy_text import policy_line
+from fedpca.cli.reading import Reading, reading_of
+from fedpca.disclosure.policy import Policy
+from fedpca.summaries import model_file
 
 
-@reading_options
 def package(
     model: ModelPath,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", metavar="PATH", help="The package to write: a folder, or a file.zip."),
-    ],
+    /,
+    *,
+    out: Annotated[Out, Parameter(metavar="PATH")],
     policy: PolicyPath = None,
     rows: RowsOfModel = None,
-    local: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="What never leaves, outside of the package. By default beside it, as in study.local.json.",
-        ),
-    ] = None,
+    local: File | None = None,
     force: Force = False,
-    as_json: AsJson = False,
-    *,
-    reading: Reading,
+    output: Output = Output(),
+    reading: Reading = Reading(),
 ) -> None:
     """Write a package for approval: the model, a report, and a page to sign.
 
@@ -52,39 +47,40 @@ def package(
     owner can read, and that never leaves, names the row with the largest leverage. The rows of a private
     model are not read: the noise hides each of them.
 
-    Example:
+    For example:
 
     ```
     fedpca package model.safetensors --policy policy.toml --rows rows.csv -o study.zip
     ```
+
+    Args:
+        out: The package to write: a folder, or a file.zip.
+        local: What never leaves, outside of the package. By default beside it, as in study.local.json.
     """
+    from fedpca.approval.package import is_zip, local_facts, write_local, write_package
+
     _check_package_path(out, force)
     if local is None:
         beside = out if out.name else out.resolve()  # of "."
         local = beside.with_name(f"{beside.stem}.local.json")
     if out.resolve() in (local.resolve(), *local.resolve().parents):
-        raise typer.BadParameter("--local must lie outside of the package: it never leaves.")
-
-    from fedpca.approval.package import is_zip, local_facts, write_local, write_package
-    from fedpca.approval.wording import refuse_other_words
-    from fedpca.disclosure.policy import Policy
-    from fedpca.summaries import model_file
+        raise WrongUsage("--local must lie outside of the package: it never leaves.")
 
     rules = None if policy is None else Policy.load(policy)
     contents = model_file.read_bytes(model)
     summary, shown = model_files.decode(model, contents)
     refuse_other_words(summary.certificate)
-    table = open_rows_of(summary, rows, model_files.reading_of(model, contents, rows or [], reading))
+    table = open_rows_of(summary, rows, reading_of(model, contents, rows or [], reading))
     contents = model_files.without_reading(model, contents)
     if table is not None:
         check_output_path(local, force)
     check_no_input([out, local], [model, *([] if policy is None else [policy]), *map(Path, rows or [])])
-    counts = counted(model, contents, summary, table)
+    counts = counted(model, contents, summary, table, output)
     if rules is not None:
         rules.check(summary, counts)
     facts = None
     if table is not None and counts is not None:
-        with progress_bars():
+        with output.progress():
             facts = local_facts(summary, table, counts)
     files = write_package(
         out,
@@ -105,13 +101,11 @@ def package(
         policy_line(policy),
         f"what stays: {kept or without}",
     ]
-    print_result({"out": str(out), "files": files, "local": kept}, as_json, "\n".join(lines))
+    output.result({"out": str(out), "files": files, "local": kept}, "\n".join(lines))
 
 
 def _written_again(contents: bytes, written: bytes) -> bytes:
     """A model as it was decoded; signed if it is what was signed."""
-    from fedpca.summaries import model_file
-
     found = model_file.opened(contents, "the model").signature
     signed = model_file.with_signature(written, found) if isinstance(found, dict) else written
     return signed if signed == contents else written
@@ -123,8 +117,7 @@ def _check_package_path(out: Path, force: bool) -> None:
         return
     if not out.parent.is_dir():
         raise FileNotFoundError(f"cannot write {out}: there is no folder {out.parent}; create it.")
-    if out.exists() and not (out.is_dir() and (force or not any(out.iterdir()))):
-        raise FileExistsError(f"{out} must be a new or empty folder; choose another, or pass --force.")
+    check_folder_path(out, force)
     if not out.resolve().name:
         raise FileExistsError(f"{out} has no folder beside it for what stays; choose another folder.")
     if not out.exists():

@@ -1,28 +1,29 @@
 """fedpca plan: what to expect of private components, before anything is spent."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import Annotated, Literal, cast
 
-import typer
+from cyclopts import Parameter
 
 from fedpca._util.text import pluralize
 from fedpca.cli import model_files
-from fedpca.cli.common import AsJson, print_result
-from fedpca.cli.privacy_options import (
-    BOUND,
-    DELTA,
-    EPSILON,
-    NO_LEDGER,
-    Adjacency,
-    Evaluate,
-    Mechanism,
-    PrivateCenter,
-    privacy_settings,
+from fedpca.cli.options import (
+    PRIVACY,
+    Flag,
+    Output,
+    Real,
+    Text,
+    WrongUsage,
+    option,
+    wrong_usage,
 )
-
-if TYPE_CHECKING:
-    from fedpca.privacy.planning import Plan
-    from fedpca.secure.planning import Costs, SecurePlan
+from fedpca.cli.privacy_options import NO_LEDGER, Mechanism, PrivateCenter
+from fedpca.privacy import Privacy
+from fedpca.privacy.planning import Plan
+from fedpca.secure.planning import Costs, SecurePlan
+from fedpca.secure.planning import plan as make_plan
+from fedpca.secure.settings import SecureSums
 
 _FIELDS = (
     "mu", "sigma", "noise_edge", "rows_needed", "n_rows", "components_found", "affinity", "captured",
@@ -34,104 +35,92 @@ _SECURE_FIELDS = (
 )  # fmt: skip
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """Secure sums to compare with."""
+
+    secure: Flag = False
+    """Compare with secure sums over the owners: what they save, and what they cost."""
+    least: Annotated[int | None, Parameter(metavar="N")] = None
+    """With --secure: fewest owners in a valid sum. By default just over half of all owners and those who may
+    collude."""
+    colluding: Annotated[int | None, Parameter(metavar="N")] = None
+    """With --secure: number of owners who may side with the coordinator. By default 1."""
+
+    def sums(self) -> SecureSums | None:
+        """The terms; None without --secure."""
+        if self.secure:
+            return SecureSums(self.least, 1 if self.colluding is None else self.colluding)
+        if (self.least, self.colluding) != (None, None):
+            raise WrongUsage("--least and --colluding are the terms of secure sums: add --secure.")
+        return None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Typical:
+    """What is publicly known about the rows."""
+
+    spectrum: Annotated[str | None, Parameter(metavar="NUMBERS|FILE")] = None
+    """Variances along the leading directions, from public data: numbers as in 4,2,1 (without a bound, shares
+    of the total as in 0.4,0.2), a text file of them, or a model file. By default they fall as 1, 1/2, 1/3,
+    ..."""
+    typical: Real | None = None
+    """Typical length of a row about the center, from public data, instead of a spectrum. By default about as
+    long as the bound."""
+
+
 def plan(
-    epsilon: Annotated[float, EPSILON],
-    delta: Annotated[float, DELTA],
-    features: Annotated[int, typer.Option(metavar="N", help="Number of columns.")],
-    rows: Annotated[int | None, typer.Option(metavar="N", help="Number of rows of all owners.")] = None,
-    components: Annotated[
-        int, typer.Option("--components", "-n", metavar="N", help="Components wanted.")
-    ] = 1,
-    owners: Annotated[
-        int, typer.Option(metavar="N", help="Number of owners whose releases will be merged.")
-    ] = 1,
-    secure: Annotated[
-        bool,
-        typer.Option(
-            "--secure", help="Compare with secure sums over the owners: what they save, and what they cost."
-        ),
-    ] = False,
-    least: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="With --secure: fewest owners in a valid sum. [default: just over half of all owners and "
-            "those who may collude]",
-        ),
-    ] = None,
-    colluding: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="With --secure: number of owners who may side with the coordinator. [default: 1]",
-        ),
-    ] = None,
-    spectrum: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBERS|FILE",
-            help="Variances along the leading directions, from public data: numbers as in 4,2,1 (without a "
-            "bound, shares of the total as in 0.4,0.2), a text file of them, or a model file. [default: they "
-            "fall as 1, 1/2, 1/3, ...]",
-        ),
-    ] = None,
-    typical: Annotated[
-        float | None,
-        typer.Option(
-            metavar="NUMBER",
-            help="Typical length of a row about the center, from public data, instead of a spectrum. "
-            "[default: about as long as the bound]",
-        ),
-    ] = None,
-    scale: Annotated[
-        str | None, typer.Option(metavar="NAME", help="std if columns will be scaled. [default: not scaled]")
-    ] = None,
-    center: PrivateCenter = None,
-    bound: Annotated[str | None, BOUND] = None,
-    evaluate: Evaluate = None,
-    mechanism: Mechanism = None,
-    adjacency: Adjacency = None,
-    as_json: AsJson = False,
+    *,
+    epsilon: Annotated[Real, Parameter(group=PRIVACY)],
+    delta: Annotated[Real, Parameter(group=PRIVACY)],
+    features: Annotated[int, Parameter(metavar="N")],
+    rows: Annotated[int | None, Parameter(metavar="N")] = None,
+    components: Annotated[int, option("--components", "-n", metavar="N")] = 1,
+    owners: Annotated[int, Parameter(metavar="N")] = 1,
+    terms: Terms = Terms(),
+    typical: Typical = Typical(),
+    scale: Text | None = None,
+    center: PrivateCenter = PrivateCenter(),
+    mechanism: Mechanism = Mechanism(),
+    output: Output = Output(),
 ) -> None:
     """Plan a private model: the noise it needs, and how many components will rise above it.
 
     No private row is read, and nothing is spent.
 
-    Example:
+    For example:
 
     ```
     fedpca plan --epsilon 1 --delta 1e-6 --features 30 --rows 5000 -n 3
     fedpca plan --epsilon 1 --delta 1e-6 --features 30 --rows 5000 --spectrum published.safetensors
     fedpca plan --epsilon 1 --delta 1e-6 --features 30 --owners 10 --secure --least 8
     ```
+
+    Args:
+        epsilon: Epsilon of the guarantee.
+        delta: Delta of the guarantee, far below one over the number of rows.
+        features: Number of columns.
+        rows: Number of rows of all owners.
+        components: Components wanted.
+        owners: Number of owners whose releases will be merged.
+        scale: std if columns will be scaled. By default they are not.
     """
-    if not secure and (least, colluding) != (None, None):
-        raise typer.BadParameter("--least and --colluding are the terms of secure sums: add --secure.")
-    privacy = privacy_settings(
-        center,
-        epsilon=epsilon,
-        delta=delta,
-        bound=bound,
-        evaluate=evaluate,
-        mechanism=mechanism,
-        adjacency=adjacency,
-    )
-    assert privacy is not None
-
-    from fedpca.secure.planning import SecurePlan
-    from fedpca.secure.planning import plan as make_plan
-    from fedpca.secure.settings import SecureSums
-
+    secure = terms.sums()
+    with wrong_usage():
+        privacy = Privacy(epsilon=epsilon, delta=delta, **mechanism.given() | center.given())
+    shares = mechanism.bound is None
     result = make_plan(
         privacy,
         features,
         rows,
-        None if spectrum is None else _variances(spectrum, shares=bound is None),
+        None if typical.spectrum is None else _variances(typical.spectrum, shares=shares),
         n_components=components,
         owners=owners,
-        typical=typical,
-        scale=cast("Literal['std'] | None", scale),
-        secure=SecureSums(least, 1 if colluding is None else colluding) if secure else None,
+        typical=typical.typical,
+        scale=cast(Literal["std"] | None, scale),
+        secure=secure,
     )
     data = {name: getattr(result, name) for name in _FIELDS}
     lines = _lines(result)
@@ -140,7 +129,7 @@ def plan(
         data |= {name: getattr(result, name)._asdict() for name in ("owner", "coordinator")}
         lines |= _secure_lines(result)
     table = "\n".join(f"{name:<12} {value}" for name, value in lines.items())
-    print_result(data, as_json, f"{table}\n\n{result.advice}\n{NO_LEDGER}")
+    output.result(data, f"{table}\n\n{result.advice}\n{NO_LEDGER}")
 
 
 def _variances(text: str, *, shares: bool) -> list[float]:
@@ -158,12 +147,12 @@ def _variances(text: str, *, shares: bool) -> list[float]:
     try:
         return [float(number) for number in contents.replace(",", " ").split()]
     except ValueError as error:
-        raise typer.BadParameter(
+        raise WrongUsage(
             f"--spectrum must be numbers such as 4,2,1, or a file of them, or a model file, got {text!r:.80}."
         ) from error
 
 
-def _lines(plan: "Plan") -> dict[str, str]:
+def _lines(plan: Plan) -> dict[str, str]:
     components = pluralize(plan.n_components, "component")
     unit = "" if isinstance(plan.privacy.bound, str) else " bound²"
     lines = {
@@ -182,7 +171,7 @@ def _lines(plan: "Plan") -> dict[str, str]:
     return lines
 
 
-def _secure_lines(plan: "SecurePlan") -> dict[str, str]:
+def _secure_lines(plan: SecurePlan) -> dict[str, str]:
     by_least = f"{plan.rows_needed_by_least:,} if {plan.least} do"
     return {
         "rows needed": f"{plan.rows_needed:,} if all {plan.owners} owners take part, {by_least}; without "
@@ -198,7 +187,7 @@ def _secure_lines(plan: "SecurePlan") -> dict[str, str]:
     }
 
 
-def _costs(costs: "Costs") -> str:
+def _costs(costs: Costs) -> str:
     sent, received, seconds = (
         f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
         for value in (costs.sent / 1e6, costs.received / 1e6, costs.seconds)

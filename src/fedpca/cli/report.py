@@ -3,56 +3,42 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
 from fedpca.cli import model_files
-from fedpca.cli.common import (
-    AsJson,
+from fedpca.cli.options import (
+    File,
     Force,
     ModelPath,
-    Reading,
+    Names,
+    Out,
+    Output,
+    Text,
+    WrongUsage,
+    check_folder_path,
     check_output_path,
-    parse_names,
-    print_result,
-    progress_bars,
-    reading_options,
 )
-from fedpca.cli.roster_options import RosterOption, load_roster
+from fedpca.cli.reading import Reading, reading_of
 from fedpca.cli.signatures import describe_signature
+from fedpca.cli.signing import Study
+from fedpca.readers import open_rows
+from fedpca.summaries import model_file
 
 
-@reading_options
 def report(
     model: ModelPath,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path(
-        "report.html"
-    ),
-    rows: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="A file, folder or glob pattern of rows to show; may be repeated."),
-    ] = None,
-    color: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The column of the rows to color them by.")
-    ] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Columns to show with each row, such as ids; readers can color rows by any of them.",
-        ),
-    ] = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="The folder of a Flower run, or of an aggregator's store."),
-    ] = None,
-    roster: RosterOption = None,
-    pictures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="A folder for all charts as .png and .svg files.")
-    ] = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    /,
     *,
-    reading: Reading,
+    out: Out = Path("report.html"),
+    rows: Annotated[list[str] | None, Parameter(metavar="PATH")] = None,
+    color: Text | None = None,
+    keep: Names | None = None,
+    run: Annotated[File | None, Parameter(metavar="FOLDER")] = None,
+    study: Study = Study(),
+    pictures: Annotated[File | None, Parameter(metavar="FOLDER")] = None,
+    force: Force = False,
+    output: Output = Output(),
+    reading: Reading = Reading(),
 ) -> None:
     """Write a report about a model: one HTML file.
 
@@ -62,45 +48,51 @@ def report(
     also shows who contributed what, and which clients were late, rejected or did not report. Plots are
     interactive in a browser; the page loads nothing from the network.
 
-    Example:
+    For example:
 
     ```
     fedpca report model.safetensors --rows 2025.parquet --color site -o report.html
     ```
+
+    Args:
+        out: The page to write.
+        rows: A file, folder or glob pattern of rows to show; may be repeated.
+        color: The column of the rows to color them by.
+        keep: Columns to show with each row, such as ids; readers can color rows by any of them.
+        run: The folder of a Flower run, or of an aggregator's store.
+        pictures: A folder for all charts as .png and .svg files.
     """
     for option, value in (("--color", color), ("--keep", keep)):
         if value is not None and not rows:
-            raise typer.BadParameter(f"{option} names columns of the rows; add --rows.")
+            raise WrongUsage(f"{option} names columns of the rows; add --rows.")
     if out.suffix.lower() not in (".html", ".htm"):
-        raise typer.BadParameter(
+        raise WrongUsage(
             f"a report must end in .html, got {out}; print the page to a PDF in a browser, or write "
             "its charts with --pictures FOLDER."
         )
     check_output_path(out, force)
-    if pictures is not None and pictures.exists() and not _may_write(pictures, force):
-        raise FileExistsError(f"{pictures} must be a new or empty folder; choose another, or pass --force.")
+    if pictures is not None:
+        check_folder_path(pictures, force)
 
     from fedpca.estimators.detector import PCADetector
-    from fedpca.readers import open_rows
     from fedpca.report import write_report
-    from fedpca.summaries import model_file
 
     contents = model_file.read_bytes(model)
     summary, shown = model_files.decode(model, contents)
-    signature = describe_signature(contents, load_roster(roster))
+    signature = describe_signature(contents, study.load())
     signed = "" if run and signature["holds"] is None else signature["text"]  # a run names its members
     table = None
     if rows:
         names = summary.feature_names
-        shown_with, apart = parse_names(keep) or [], color is not None and color not in (names or ())
+        shown_with, apart = keep or [], color is not None and color not in (names or ())
         if apart and color is not None:
             shown_with = [color, *(name for name in shown_with if name != color)]
-        read_as = model_files.reading_of(model, contents, rows, reading)
+        read_as = reading_of(model, contents, rows, reading)
         table = open_rows(rows, columns=names, passthrough=shown_with, **read_as)
         color = table.passthrough[0] if apart else color  # which may be the number of a column
     has_limits = "limits" in model_file.decode(contents, model)[2]
     detector = PCADetector.load_model(model) if has_limits else None
-    with progress_bars():
+    with output.progress():
         write_report(
             out,
             summary if detector is None else detector,
@@ -113,8 +105,4 @@ def report(
             pictures=pictures,
         )
     data = {"out": str(out), "pictures": None if pictures is None else str(pictures)}
-    print_result(data, as_json, f"Open in a browser: {out}")
-
-
-def _may_write(folder: Path, force: bool) -> bool:
-    return folder.is_dir() and (force or not any(folder.iterdir()))
+    output.result(data, f"Open in a browser: {out}")

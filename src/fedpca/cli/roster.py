@@ -6,174 +6,169 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
+from fedpca._typing import JSON
+from fedpca._util.files import local_path
+from fedpca._util.locks import file_lock
+from fedpca._util.option_text import split_names
 from fedpca._util.text import join_names, pluralize, sanitize, told_apart
-from fedpca.cli.common import AsJson, Force, check_output_path, print_result
+from fedpca.cli.options import (
+    File,
+    Files,
+    Force,
+    Out,
+    Output,
+    WrongUsage,
+    at_least,
+    check_output_path,
+    option,
+)
+from fedpca.cli.signatures import verify_files
+from fedpca.federation.aggregator import membership
+from fedpca.trust.keys import PublicKey, SigningKey
+from fedpca.trust.roster import Member, Roster
 
-if TYPE_CHECKING:
-    from fedpca._typing import JSON
-    from fedpca.trust.roster import Roster
-
-RosterPath = Annotated[Path, typer.Argument(metavar="ROSTER", help="The roster of the study, roster.toml.")]
-MemberId = Annotated[
-    str, typer.Argument(metavar="ID", help="The member's name in the study and in its messages.")
-]
+RosterPath = Annotated[File, Parameter(name="ROSTER", help="The roster of the study, roster.toml.")]
+MemberId = Annotated[str, Parameter(name="ID", help="The member's name in the study and in its messages.")]
 
 
-def key(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The key file to write, as in north.key.")],
-    as_json: AsJson = False,
-) -> None:
+def key(file: Annotated[File, Parameter(name="FILE")], /, *, output: Output = Output()) -> None:
     """Make a signing key, and print its public key, which the roster needs.
 
     Only its owner can read the file, and it is never overwritten. Keep a copy in a safe place.
 
-    Example:
+    For example:
 
     ```
     fedpca roster key north.key
     ```
-    """
-    from fedpca.trust.keys import SigningKey
 
+    Args:
+        file: The key file to write, as in north.key.
+    """
     made = SigningKey.new()
     made.save(file)
-    print_result({"file": str(file), "public": made.public.text}, as_json, made.public.text)
+    output.result({"file": str(file), "public": made.public.text}, made.public.text)
 
 
 def new(
-    study: Annotated[
-        str, typer.Argument(metavar="NAME", help="A name for the study; its id is this and a random number.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The roster to write.")] = Path(
-        "roster.toml"
-    ),
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="What all members must share, as in rank=5 or scale=std: rank, features, n_features, "
-            "center, scale, epsilon, delta, bound, adjacency or mechanism; for secure sums colluding, least "
-            "or largest. May be repeated.",
-        ),
-    ] = None,
+    study: Annotated[str, Parameter(name="NAME")],
+    /,
+    *,
+    out: Out = Path("roster.toml"),
+    setting: Annotated[list[str] | None, option("--set", metavar="NAME=VALUE")] = None,
     force: Force = False,
-    as_json: AsJson = False,
+    output: Output = Output(),
 ) -> None:
     """Begin the roster of a new study, with the settings that all must share, and no members yet.
 
-    Example:
+    For example:
 
     ```
     fedpca roster new heart --set rank=5 --set scale=std -o roster.toml
     ```
-    """
-    from fedpca.trust.roster import Roster
 
+    Args:
+        study: A name for the study; its id is this and a random number.
+        out: The roster to write.
+        setting: What all members must share, as in rank=5 or scale=std: rank, features, n_features, center,
+            scale, epsilon, delta, bound, adjacency or mechanism; for secure sums colluding, least or largest.
+            May be repeated.
+    """
     check_output_path(out, force)
     roster = Roster(f"{study}-{secrets.token_hex(4)}", (), dict(map(_setting, setting or ())))
     _check_settings(roster)
     roster.save(out)
-    _print_written(roster, out, as_json)
+    _print_written(roster, out, output)
 
 
 def add(
     roster: RosterPath,
     id: MemberId,
-    key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Its public key, as `fedpca roster key` prints it.")
-    ],
-    rows: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="How many rows it declares: no model of more is accepted."),
-    ] = None,
-    as_json: AsJson = False,
+    key: Annotated[str, Parameter(name="KEY")],
+    /,
+    *,
+    rows: Annotated[int | None, at_least(1)] = None,
+    output: Output = Output(),
 ) -> None:
     """Add a member: the file becomes the next roster of the study, which names the one before it.
 
-    Example:
+    For example:
 
     ```
     fedpca roster add roster.toml north ed25519:dc0q... --rows 500
     ```
-    """
-    from fedpca.trust.keys import PublicKey
-    from fedpca.trust.roster import Member, Roster
 
+    Args:
+        key: Its public key, as `fedpca roster key` prints it.
+        rows: How many rows it declares: no model of more is accepted.
+    """
     member = Member(id, PublicKey(key), rows)
     with _alone(roster) as path:
         following = Roster.load(path).with_member(member)
         following.save(path)
-    _print_written(following, roster, as_json)
+    _print_written(following, roster, output)
 
 
-def remove(roster: RosterPath, id: MemberId, as_json: AsJson = False) -> None:
+def remove(roster: RosterPath, id: MemberId, /, *, output: Output = Output()) -> None:
     """Remove a member: what it has signed no longer counts under the new roster.
 
     If a member has lost its key, remove it, and add it again with a new one.
 
-    Example:
+    For example:
 
     ```
     fedpca roster remove roster.toml north
     ```
     """
-    from fedpca.trust.roster import Roster
-
     with _alone(roster) as path:
         following = Roster.load(path).without_member(id)
         following.save(path)
-    _print_written(following, roster, as_json)
+    _print_written(following, roster, output)
 
 
-def show(roster: RosterPath, as_json: AsJson = False) -> None:
+def show(roster: RosterPath, /, *, output: Output = Output()) -> None:
     """Show a roster: study, hash, settings and members.
 
     Members compare the hash before they agree, for example by telephone.
 
-    Example:
+    For example:
 
     ```
     fedpca roster show roster.toml
     ```
     """
-    from fedpca.trust.roster import Roster
-
     loaded = Roster.load(roster)
     _check_settings(loaded)
-    print_result(_described(loaded), as_json, "\n".join(_lines(loaded)))
+    output.result(_described(loaded), "\n".join(_lines(loaded)))
 
 
 def verify(
     roster: RosterPath,
-    file: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Model files and ledgers that members have signed."),
-    ] = None,
-    after: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A roster agreed on before, which this one must continue."),
-    ] = None,
-    as_json: AsJson = False,
+    file: Annotated[Files | None, Parameter(name="FILE")] = None,
+    /,
+    *,
+    after: File | None = None,
+    output: Output = Output(),
 ) -> None:
     """Check who signed model files and ledgers, or that a roster continues another. Exit code 1 if not.
 
     A ledger must have as many entries as the certificates of the model files state.
 
-    Examples:
+    For example:
 
     ```
     fedpca roster verify roster.toml north.safetensors ledger.jsonl
     fedpca roster verify new-roster.toml --after roster.toml
     ```
-    """
-    from fedpca.cli.signatures import verify_files
-    from fedpca.trust.roster import Roster
 
+    Args:
+        file: Model files and ledgers that members have signed.
+        after: A roster agreed on before, which this one must continue.
+    """
     loaded = Roster.load(roster)
     _check_settings(loaded)
     changes = [] if after is None else _changes(Roster.load(after), loaded)
@@ -187,7 +182,7 @@ def verify(
         "holds": holds,
         "files": {name: {"holds": result.holds, "text": result.text} for name, result in found.items()},
     }
-    print_result(data, as_json, "\n".join(lines))
+    output.result(data, "\n".join(lines))
     if not holds:
         bad = [name for name, result in found.items() if not result.holds]
         raise ValueError(f"{pluralize(len(bad), 'file')} must not be used: {join_names(bad)}.")
@@ -197,10 +192,8 @@ def _setting(text: str) -> tuple[str, object]:
     """A setting as it is typed: a TOML value, or a plain word."""
     name, separator, value = text.partition("=")
     if not separator:
-        raise typer.BadParameter(f"--set must be NAME=VALUE, as in rank=5, got {text!r}.")
+        raise WrongUsage(f"--set must be NAME=VALUE, as in rank=5, got {text!r}.")
     if name == "features":
-        from fedpca._util.option_text import split_names
-
         return name, split_names(value)
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
@@ -208,19 +201,14 @@ def _setting(text: str) -> tuple[str, object]:
         return name, value
 
 
-def _check_settings(roster: "Roster") -> None:
+def _check_settings(roster: Roster) -> None:
     """Refuse settings that no private fit can have."""
-    from fedpca.federation.aggregator import membership
-
     membership.agreed(roster, None, None, None)
 
 
 @contextmanager
 def _alone(roster: Path) -> Iterator[Path]:
     """The file itself, behind links, while nobody else changes it: two changes at once would fork it."""
-    from fedpca._util.files import local_path
-    from fedpca._util.locks import file_lock
-
     path = local_path(roster).resolve()
     if not path.is_file():
         yield path  # which cannot be loaded
@@ -229,13 +217,13 @@ def _alone(roster: Path) -> Iterator[Path]:
         yield path
 
 
-def _print_written(roster: "Roster", path: Path, as_json: bool) -> None:
+def _print_written(roster: Roster, path: Path, output: Output) -> None:
     members = pluralize(len(roster.members), "member")
     text = f"{path}: {members} of study {sanitize(roster.study)!r}\n{roster.hash}"
-    print_result({"out": str(path), **_described(roster)}, as_json, text)
+    output.result({"out": str(path), **_described(roster)}, text)
 
 
-def _described(roster: "Roster") -> "JSON":
+def _described(roster: Roster) -> JSON:
     return {
         "study": roster.study,
         "hash": roster.hash,
@@ -245,7 +233,7 @@ def _described(roster: "Roster") -> "JSON":
     }
 
 
-def _lines(roster: "Roster") -> list[str]:
+def _lines(roster: Roster) -> list[str]:
     settings = ", ".join(f"{name}={json.dumps(value)}" for name, value in roster.settings.items())
     lines = [
         f"study:        {sanitize(roster.study)}",
@@ -260,7 +248,7 @@ def _lines(roster: "Roster") -> list[str]:
     return lines
 
 
-def _changes(before: "Roster", after: "Roster") -> list[str]:
+def _changes(before: Roster, after: Roster) -> list[str]:
     """What changed, in sentences; ValueError if one roster does not continue the other."""
     if after.study != before.study:
         raise ValueError(

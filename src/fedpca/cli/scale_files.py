@@ -2,21 +2,18 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedpca._util.text import pluralize
-from fedpca.cli.common import print_result
+from fedpca.cli.options import Output
+from fedpca.genetics import count_alike
+from fedpca.summaries import model_file
+from fedpca.summaries.features import columns_of, common_names
+from fedpca.summaries.loading import scaling_from_file, split_facts
+from fedpca.summaries.scaling import Scaling
 
-if TYPE_CHECKING:
-    from fedpca.summaries.scaling import Scaling
 
-
-def decode_all(files: Mapping[str, bytes]) -> "dict[str, Scaling]":
+def decode_all(files: Mapping[str, bytes]) -> dict[str, Scaling]:
     """The scalings in files, by their names; none if they are models, and an error if only some are."""
-    from fedpca.summaries import model_file
-    from fedpca.summaries.loading import scaling_from_file, split_facts
-    from fedpca.summaries.scaling import Scaling
-
     decoded = {name: model_file.decode(contents, name) for name, contents in files.items()}
     found = {
         name: scaling_from_file(name, arrays, split_facts(name, metadata)[0])
@@ -31,12 +28,8 @@ def decode_all(files: Mapping[str, bytes]) -> "dict[str, Scaling]":
     return found
 
 
-def merge(out: Path, scalings: "Mapping[str, Scaling]", intersection: bool, as_json: bool) -> None:
+def merge(out: Path, scalings: Mapping[str, Scaling], intersection: bool, output: Output) -> None:
     """Write the scaling of all rows behind others."""
-    from fedpca.genetics import count_alike
-    from fedpca.summaries.features import columns_of, common_names
-    from fedpca.summaries.scaling import Scaling
-
     owners = list(scalings)
     parts, matches = count_alike(list(scalings.values()), owners)
     if intersection:
@@ -46,19 +39,19 @@ def merge(out: Path, scalings: "Mapping[str, Scaling]", intersection: bool, as_j
     merged = Scaling.merge(parts, option="--features intersection")
     merged.save(out)
     data = describe(out, merged) | {"variants": [match.to_json() for match in matches]}
-    print_result(data, as_json, "\n".join([headline(out, merged), *map(str, matches)]))
+    output.result(data, "\n".join([headline(out, merged), *map(str, matches)]))
 
 
-def describe(out: Path, scaling: "Scaling") -> dict[str, object]:
+def describe(out: Path, scaling: Scaling) -> dict[str, object]:
     """What is known about a scaling, as JSON."""
     return {"out": str(out), "kind": scaling.kind, "rows": rows(scaling), "n_features": scaling.n_features}
 
 
-def headline(out: Path, scaling: "Scaling") -> str:
+def headline(out: Path, scaling: Scaling) -> str:
     """A scaling in one line."""
     return f"{out}: scale of {pluralize(scaling.n_features, 'feature')} of {pluralize(rows(scaling), 'row')}"
 
 
-def rows(scaling: "Scaling") -> float:
+def rows(scaling: Scaling) -> float:
     """Rows that know the feature that most know."""
     return float(scaling.observed.max())

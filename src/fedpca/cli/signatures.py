@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from fedpca._typing import JSON
 from fedpca._util.text import pluralize, sanitize
-
-if TYPE_CHECKING:
-    from fedpca._typing import JSON
-    from fedpca.summaries.certificate import LedgerState
-    from fedpca.trust.roster import Roster
+from fedpca.cli import model_files
+from fedpca.errors import SignatureError
+from fedpca.secure.ledger_check import check_ledger
+from fedpca.summaries.certificate import LedgerState
+from fedpca.trust import envelope
+from fedpca.trust.roster import ANYONE, Roster
 
 _LEDGER = b'{"format": "fedpca ledger'
 
@@ -21,16 +23,12 @@ class Verified(NamedTuple):
     text: str
 
 
-def describe_signature(contents: bytes, roster: "Roster | None") -> "JSON":
+def describe_signature(contents: bytes, roster: Roster | None) -> JSON:
     """Who signed a model file, and whether that holds, as JSON; `text` has all of it in words.
 
     `holds` is None where that is not known: without a roster that requires it, nobody signed, or the extra
     "secure" is missing.
     """
-    from fedpca.errors import SignatureError
-    from fedpca.trust import envelope
-    from fedpca.trust.roster import ANYONE
-
     try:
         found = envelope.read(contents).signature
     except SignatureError as error:
@@ -57,7 +55,7 @@ def describe_signature(contents: bytes, roster: "Roster | None") -> "JSON":
     return described | {"text": f"{what}; {ANYONE}"}
 
 
-def verify_files(roster: "Roster", paths: Sequence[Path]) -> dict[str, Verified]:
+def verify_files(roster: Roster, paths: Sequence[Path]) -> dict[str, Verified]:
     """Which member signed each model file and ledger."""
     models = {path: path.read_bytes() for path in paths}
     ledgers = [path for path, contents in models.items() if contents.startswith(_LEDGER)]
@@ -70,7 +68,7 @@ def verify_files(roster: "Roster", paths: Sequence[Path]) -> dict[str, Verified]
     }
 
 
-def _verify(roster: "Roster", contents: bytes) -> Verified:
+def _verify(roster: Roster, contents: bytes) -> Verified:
     try:
         found = roster.check(contents)
     except ValueError as error:
@@ -78,8 +76,7 @@ def _verify(roster: "Roster", contents: bytes) -> Verified:
     return Verified(True, f"signed by {sanitize(roster.member_of(found.key).id, 100)}")
 
 
-def _verify_ledger(roster: "Roster", path: Path, stated: "list[LedgerState]") -> Verified:
-    from fedpca.secure.ledger_check import check_ledger
+def _verify_ledger(roster: Roster, path: Path, stated: list[LedgerState]) -> Verified:
 
     try:
         found = check_ledger(roster, path, stated)
@@ -94,10 +91,8 @@ def _verify_ledger(roster: "Roster", path: Path, stated: "list[LedgerState]") ->
     return Verified(True, text)
 
 
-def _stated(contents: bytes) -> "list[LedgerState]":
+def _stated(contents: bytes) -> list[LedgerState]:
     """What the certificate of a model file says about its ledger."""
-    from fedpca.cli import model_files
-
     try:
         summary, _ = model_files.decode(Path("the file"), contents)
     except ValueError:  # which is said where its signature is checked

@@ -6,16 +6,15 @@ from math import hypot, sqrt
 
 import numpy as np
 import pytest
+from command_line import invoke
 from helpers import KINDS, awkward, bits
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from sklearn.datasets import load_digits
-from typer.testing import CliRunner
 
 import fedpca
 from fedpca import Aggregator, FederatedPCA, Moments, Privacy, PrivatePCA, StreamingPCA, Subspace
-from fedpca.cli.app import app
 from fedpca.errors import SummaryRejected
 from fedpca.federation.aggregator.robust import Robust, _capped_counts, merge_robust, what_counts
 from fedpca.federation.one_process.simulate import Faults, simulate
@@ -578,7 +577,7 @@ def test_the_command_line_merges_robustly(digits, tmp_path):
         own.save(paths[-1])
 
     def merge(*arguments):
-        return CliRunner().invoke(app, ["merge", *map(str, [*paths, *arguments])])
+        return invoke(["merge", *map(str, [*paths, *arguments])])
 
     out = tmp_path / "all.safetensors"
     assert merge("-o", out, "--robust", "trim").exit_code == 0
@@ -591,9 +590,7 @@ def test_the_command_line_merges_robustly(digits, tmp_path):
     assert refused.exit_code == 1
     assert "max_share is for robust merging" in refused.stderr
     assert not (tmp_path / "no").exists()
-    simulated = CliRunner().invoke(
-        app, ["simulate", "--robust", "cap", "--max-share", "0.2", "--crashes", "0.1"]
-    )
+    simulated = invoke(["simulate", "--robust", "cap", "--max-share", "0.2", "--crashes", "0.1"])
     assert "the same, bit for bit" in simulated.stdout
 
 

@@ -4,19 +4,15 @@ import json
 import os
 
 import pytest
-
-pytest.importorskip("typer", reason="the cli extra")
-
-from typer.testing import CliRunner
+from command_line import invoke
 
 from fedpca._util import locks
-from fedpca.cli.app import app
 
 pytestmark = pytest.mark.slow  # starts Python several times
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["check-folder", *map(str, arguments)])
+    return invoke(["check-folder", *map(str, arguments)])
 
 
 def test_a_local_disk_does_what_is_needed(tmp_path, monkeypatch):

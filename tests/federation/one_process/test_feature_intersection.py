@@ -601,10 +601,9 @@ def models(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    testing = pytest.importorskip("typer.testing", reason="the cli extra")
-    from fedpca.cli.app import app
+    from command_line import invoke
 
-    return testing.CliRunner().invoke(app, list(arguments))
+    return invoke(list(arguments))
 
 
 def test_the_command_line_merges_what_all_have(models):

@@ -745,12 +745,10 @@ def test_faults_do_not_change_a_scaled_model(n_features):
 
 
 def test_the_command_line_simulates_and_merges_scaled_models(tmp_path, monkeypatch):
-    from typer.testing import CliRunner
-
-    from fedpca.cli.app import app
+    from command_line import invoke
 
     def run(*arguments):
-        return CliRunner().invoke(app, list(map(str, arguments)))
+        return invoke(arguments)
 
     monkeypatch.chdir(tmp_path)
     owners = owners_of(sizes=(7, 40, 160), units=(-2, 3))
