@@ -15,8 +15,7 @@ from fedpca.backend import backend_of, batch_slices, dense, ops, to_host
 from fedpca.disclosure.policy import Policy
 from fedpca.estimators.base import BasePCA, chunk_rows
 from fedpca.estimators.one_row import OneRowMixin
-from fedpca.estimators.rank_rule import rank_rule
-from fedpca.estimators.stream_settings import check_unchanged
+from fedpca.estimators.settings import check_unchanged, rank_rule
 from fedpca.privacy import Ledger, Privacy, PrivateTracker, StepSum
 from fedpca.privacy.calibration import Adjacency
 from fedpca.privacy.mechanisms import MechanismName

@@ -1,4 +1,4 @@
-"""RowUpdates: how rows reach a tracker, whatever their scale, their weights and their gaps."""
+"""RowUpdates: how rows and summaries reach a tracker, whatever their scale, weights and gaps."""
 
 import warnings
 from collections.abc import Callable
@@ -12,49 +12,74 @@ from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import chunk_rows, stored_values
 from fedpca.summaries import validation
 from fedpca.summaries.missing_values import Filled, fill, impute_cold_start, late_starts
-from fedpca.summaries.scaling import Scaling, divided
-from fedpca.trackers import LateFeatures, Standardized, Tracker
+from fedpca.summaries.moments import Moments
+from fedpca.summaries.patchwork import known_to_any
+from fedpca.summaries.scaling import Scaling
+from fedpca.summaries.summary import Summary
+from fedpca.trackers import Divided, LateFeatures, Standardized, Tracker
 
 _MUCH_LOST = 0.25  # of the variance; what is reported is up to twice as far off
 
-Source = Tracker | LateFeatures | Standardized
+Scaled = Divided | Standardized  # what divides rows on their way to a tracker
+Source = Tracker | LateFeatures | Scaled
 
 
 class RowUpdates(NamedTuple):
-    """Rows into trackers. It keeps nothing, so that several threads may share it.
+    """Rows and summaries into trackers. It keeps nothing, so that several threads may share it.
 
     Attributes:
         forget: what earlier rows are scaled by before every batch.
-        center: whether the trackers subtract the mean.
-        divisor: of rows on their way to the tracker, shape (d,); None for 1.
-        is_scaled: whether rows are divided by anything, here or in the tracker.
         names: of the features, if they have any.
         new_tracker: makes a tracker of so many features, of a dtype, on a backend.
     """
 
     forget: float
-    center: bool
-    divisor: Array | None
-    is_scaled: bool
     names: tuple[str, ...] | None
     new_tracker: Callable[[int, DTypeLike, Backend], Tracker]
 
-    def update(self, tracker: Source, X: RowsLike, weights: Array | None, gaps: bool | None) -> Source:
+    def update(self, source: Source, X: RowsLike, weights: Array | None, gaps: bool | None) -> Source:
         """The tracker with one more batch: earlier rows decay once, missing entries are imputed.
 
         Args:
             gaps: whether entries are missing; None of rows that are not checked yet.
         """
-        if isinstance(tracker, Standardized):
-            more = Scaling.of_checked(X, weights, self.names, about=tracker.scaling.mean)
-            scaled = tracker.with_more(more, self.forget)
-            updated = self._update_plain(tracker.tracker, tracker.in_units(X), weights, gaps)
-            return scaled.with_tracker(updated)
-        if self.divisor is not None:
-            X = divided(X, self.divisor)
-            if not backend_of(X).on_device:
-                validation.has_nan(stored_values(X), tracker.dtype, ops.max_weight(weights))
-        return self._update_plain(tracker, X, weights, gaps)
+        if not isinstance(source, Scaled):
+            return self._update_plain(source, X, weights, gaps)
+        scaled = source.with_scaling_of(X, weights, self.names, self.forget)
+        updated = self._update_plain(source.tracker, source.in_units(X, weights), weights, gaps)
+        return scaled.with_tracker(updated)
+
+    def merge(self, source: Source, summaries: list[Summary]) -> Source:
+        """The source, which stays as it is, with the rows behind summaries of its scale."""
+        if isinstance(source, Standardized):
+            source = source.with_more(Scaling.merge([scaling_of(part) for part in summaries]))
+        summaries = [
+            source.summary_in_units(part) if isinstance(source, Scaled) else part.with_about(scale=None)
+            for part in summaries
+        ]
+        # Noise makes some eigenvalues of a private release negative; rows have none.
+        summaries = [
+            part.subspace() if isinstance(part, Moments) and part.certificate else part for part in summaries
+        ]
+        tracker = plain(source).branch()
+        largest = max(validation.raw_energy(part.total, part.count, part.mean) for part in summaries)
+        if not largest < ops.max_energy(tracker.dtype):
+            raise ValueError(
+                f"a summary of rows this large, sum of squares {largest:.3g}, does not fit a stream of "
+                f"{tracker.dtype}; rescale the features."
+            )
+        if isinstance(tracker, Tracker) and any(part.observed is not None for part in summaries):
+            leaves = [leaf for part in summaries for leaf in part.leaves]
+            # The tracker itself takes what knows the same features as it does; the rest is kept beside it,
+            # and its features become known below, for the rows to come.
+            widest = max((leaf.known for leaf in leaves), key=np.count_nonzero)
+            tracker = LateFeatures(tracker, np.ones_like(widest) if tracker.has_rows else widest)
+        tracker.merge(*summaries)
+        if isinstance(tracker, LateFeatures):
+            known = tracker.known | known_to_any(summaries)
+            if not np.array_equal(known, tracker.known):
+                tracker.know(known, self.new_tracker(len(known), tracker.dtype, HOST))
+        return source.with_tracker(tracker) if isinstance(source, Scaled) else tracker
 
     def _update_plain(
         self, tracker: Tracker | LateFeatures, X: RowsLike, weights: Array | None, gaps: bool | None
@@ -66,7 +91,7 @@ class RowUpdates(NamedTuple):
             except NonFiniteError:
                 pass
         if gaps is None:
-            X, gaps = checked_rows(X, tracker.dtype, HOST, weights, is_scaled=self.is_scaled)
+            X, gaps = checked_rows(X, tracker.dtype, HOST, weights)
         tracker = tracker.branch()
         tracker.decay(self.forget)
         if weights is not None and not weights.all():  # a row of weight zero is no row: it fills no gaps
@@ -111,7 +136,7 @@ class RowUpdates(NamedTuple):
         if gaps[:, new].any():
             rows = rows.copy()
             rows[:, known], lacking = impute_cold_start(
-                rows[:, known], tracker.n_exchanged, self.center, weights
+                rows[:, known], tracker.n_exchanged, tracker.center, weights
             )
             filled = filled.with_more(rows, gaps, new, weights, lacking)
         if isinstance(tracker, LateFeatures):
@@ -125,15 +150,13 @@ class RowUpdates(NamedTuple):
 
 
 def checked_rows(
-    X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None, *, is_scaled: bool
+    X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
 ) -> tuple[DeviceArray, bool | None]:
     """Rows on the backend, and whether any entry is missing; None on a device: they are not checked yet."""
     if not isinstance(X, np.ndarray) and backend_of(X).on_device:
         if backend.on_device:
             return X, None
         X = to_host(X)
-    if is_scaled:
-        dtype = np.dtype(np.float64)  # divided, they may fit float32
     return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
 
 
@@ -159,9 +182,14 @@ def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:
     return tracker.known if isinstance(tracker, LateFeatures) else np.full(n_features, tracker.has_rows)
 
 
+def scaling_of(summary: Summary) -> Scaling:
+    """Of the rows of moments; of no rows that of any summary."""
+    return summary.scaling_of_rows() if isinstance(summary, Moments) else Scaling.empty(summary.n_features)
+
+
 def plain(source: Source) -> Any:
     """The tracker behind a source."""
-    return source.tracker if isinstance(source, Standardized) else source
+    return source.tracker if isinstance(source, Scaled) else source
 
 
 def part_of(values: Array | None, part: slice) -> Array | None:

@@ -1,34 +1,56 @@
 """StreamingPCA: the scikit-learn face of the trackers."""
 
+import os
 import warnings
-from copy import deepcopy
+from contextlib import AbstractContextManager
 from typing import Self
 
 import numpy as np
 
-from fedpca._typing import Array, ArrayLike, DeviceArray, RowsLike
-from fedpca.backend import batch_slices, ops
-from fedpca.estimators.base import warn_if_fewer
+from fedpca._typing import AnyArray, Array, ArrayLike, DeviceArray, DType, RowsLike
+from fedpca.backend import HOST, Backend, backend_of, batch_slices, ops
+from fedpca.backend.base import NO_CONTEXT
+from fedpca.estimators.base import BasePCA, chunk_rows, stored_values, warn_if_fewer
 from fedpca.estimators.one_row import OneRowMixin
-from fedpca.estimators.row_updates import Source, part_of, plain, warn_of_gaps
+from fedpca.estimators.row_updates import (
+    RowUpdates,
+    Source,
+    checked_rows,
+    part_of,
+    plain,
+    scaling_of,
+    warn_of_gaps,
+)
+from fedpca.estimators.settings import StreamSettings, check_unchanged
 from fedpca.estimators.stream_file import LiveStream
-from fedpca.estimators.stream_settings import StreamSettings
+from fedpca.parallel import n_threads, thread_team
 from fedpca.summaries import validation
 from fedpca.summaries.agreement import check_compatible
+from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.feature_names import warn_if_unknown
 from fedpca.summaries.merging import merge_distinct
-from fedpca.summaries.moments import Moments
-from fedpca.summaries.patchwork import known_to_any
 from fedpca.summaries.rank import EnergyBand, Oversample
 from fedpca.summaries.scale_advice import constant_features, dominant_feature
-from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, in_words, same_scale
+from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, divided, in_words, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.summaries.view import View
-from fedpca.trackers import LateFeatures, Nystrom, Standardized, Tracker, TrackerName
+from fedpca.trackers import (
+    TRACKERS,
+    Divided,
+    LateFeatures,
+    Nystrom,
+    Standardized,
+    Tracker,
+    TrackerName,
+    device_tracker,
+)
+
+BATCH_ROWS = 1024
+_MIN_UNCHECKED_ENTRIES = 2**17  # of a batch: fewer are checked in the time of a few Python calls
+_MIN_SHARED_ENTRIES = 2**17  # the products of fewer take less than to share them
 
 
-class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
+class StreamingPCA(LiveStream, OneRowMixin, BasePCA):
     """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
 
     Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
@@ -91,6 +113,12 @@ class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
     0.738
     """
 
+    _source: Source
+    _settings: StreamSettings  # those that the stream began with
+    _constant: AnyArray | None = None  # features that do not vary in the rows that the scale comes from
+    _scaling: Scaling | None = None  # of rows read beforehand, for a tracker that must know the scale
+    _merged_certificate: Certificate | None = None  # of a private summary among those merged: there is noise
+
     def __init__(
         self,
         n_components: int | float | None = None,
@@ -124,30 +152,148 @@ class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
         """Fit X, shape (n_samples, n_features); any earlier fit is discarded."""
         with self._rollback_on_error():
             self._scaling = None
-            X, weights, dtype, backend = self._table(X, sample_weight, first=True)
+            X, weights = self._table(X, sample_weight, first=True)
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
-            with self._team(X.shape):
-                X, gaps = self._check_values(X, dtype, backend, weights)
-                tracker = self._fit_stream(X, weights, gaps, self._new_tracker(X, weights, dtype))
-            self._source, self._n_rows_seen = tracker, X.shape[0]
-            if isinstance(plain(tracker), LateFeatures):
+            self._source = self._with_rows(None, X, weights, in_batches=True)
+            self._n_rows_seen = X.shape[0]
+            if isinstance(plain(self._source), LateFeatures):
                 warn_if_unknown(self.subspace_)
         self._warn_of_scale(stacklevel=3)
-        warn_of_gaps(tracker, stacklevel=2)
+        warn_of_gaps(self._source, stacklevel=2)
         if self.energy is None:
             warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
         return self
 
-    def _fit_stream(
-        self, X: DeviceArray, weights: Array | None, gaps: bool | None, tracker: Source
+    def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit one more batch, shape (n_samples, n_features), of any size from one row up."""
+        first = not self._has_source()
+        with self._rollback_on_error():
+            X, weights = self._table(X, sample_weight, first=first)
+            self._source = self._with_rows(None if first else self._source, X, weights)
+            self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
+            if first and self._constant is not None and self._scaling is None:
+                if self._constant.all():
+                    raise ValueError(
+                        f"scale={self.scale!r} is here that of the first batch, in which no feature varies; "
+                        "begin with more rows, or give one number per feature."
+                    )
+                if text := constant_features(self._constant, self._names(), " in the first batch"):
+                    warnings.warn(text, stacklevel=2)
+            warn_of_gaps(self._source, stacklevel=2)
+            return self  # within: interrupted here, it would not know that the rows were taken
+
+    def _table(
+        self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
+    ) -> tuple[DeviceArray, Array | None]:
+        """Rows whose values are not checked yet, and weights."""
+        self._check_settings(first=first)
+        X = self._validated(X, reset=first)
+        return X, validation.sample_weight(sample_weight, X.shape[0])
+
+    def _check_settings(self, *, first: bool) -> None:
+        """Note the settings that a stream begins with; reject a change in mid-stream."""
+        if first:
+            self._settings, self._merged_certificate = StreamSettings.of(self), None
+        else:
+            check_unchanged(vars(self._settings), vars(self))
+
+    def _with_rows(
+        self, source: Source | None, X: DeviceArray, weights: Array | None, *, in_batches: bool = False
     ) -> Source:
-        """A tracker of all rows, as one stream."""
-        size = self._batch_rows(X.shape, tracker.backend)
-        rows = self._row_updates()
-        for part in batch_slices(X.shape[0], size):
-            tracker = rows.update(tracker, X[part, :], part_of(weights, part), gaps)
-        return tracker
+        """A source with more rows, as one batch or in batches; a new one if there is none yet."""
+        if source is None:
+            dtype, backend = ops.working_dtype(backend_of(X).numpy_dtype(X)), self._backend_for(X)
+        else:
+            dtype, backend = source.dtype, source.backend
+        with self._team(X.shape):
+            gaps = None
+            if not self._tracker_checks(X, dtype, weights):
+                # Divided, rows that fit float64 may fit float32.
+                checked_as = dtype if self.scale is None else np.dtype(np.float64)
+                X, gaps = checked_rows(X, checked_as, backend, weights)
+            if source is None:
+                source = self._new_source(X, weights, dtype)
+            updates = self._updates()
+            if not in_batches:
+                return updates.update(source, X, weights, gaps)
+            for part in batch_slices(X.shape[0], self._batch_rows(X.shape, backend)):
+                source = updates.update(source, X[part, :], part_of(weights, part), gaps)
+            return source
+
+    def _tracker_checks(self, X: RowsLike, dtype: DType, weights: Array | None) -> bool:
+        """Whether the tracker checks rows as it multiplies them: many, which it takes as they are."""
+        if not isinstance(X, np.ndarray) or X.size < _MIN_UNCHECKED_ENTRIES or X.dtype != dtype:
+            return False
+        if weights is not None or self.scale is not None:
+            return False
+        return self._settings.kind(X.shape[1]).tracker.checks_rows
+
+    def _updates(self) -> RowUpdates:
+        """How rows and summaries reach the tracker of this stream."""
+        return RowUpdates(validation.forget(self.forget), self._names(), self._settings.new_tracker)
+
+    def _batch_rows(self, shape: tuple[int, int], backend: Backend) -> int:
+        """Rows per batch of a fit: before each, earlier rows are forgotten; scaled rows are a copy."""
+        if validation.forget(self.forget) != 1:
+            return self.batch_size or BATCH_ROWS
+        return shape[0] if self.scale is None else chunk_rows(shape[1], backend)
+
+    def _team(self, shape: tuple[int, int]) -> AbstractContextManager[object]:
+        """Threads that share the work on rows, unless these are few."""
+        threads = n_threads(self.n_jobs)
+        return thread_team(threads) if shape[0] * shape[1] >= _MIN_SHARED_ENTRIES else NO_CONTEXT
+
+    def _backend_for(self, X: RowsLike) -> Backend:
+        """The backend for the first rows of a stream."""
+        named = self.tracker if isinstance(self.tracker, str) else ""
+        backend = backend_of(X)
+        if not backend.on_device:
+            return HOST
+        if device_tracker(named, X.shape[1]) is not None:
+            _warn_if_emulated()
+            return backend
+        if named in TRACKERS:
+            warnings.warn(
+                f"tracker={named!r} works on the host, and batches are copied there; "
+                "tracker='auto' stays on the device.",
+                stacklevel=4,
+            )
+        return HOST
+
+    def _new_source(self, X: RowsLike, weights: Array | None, dtype: DType) -> Source:
+        """A source for the first rows of a stream, which it does not have yet."""
+        scale = check_scale(self.scale, X.shape[1], self._names())
+        self._constant = None
+        if not backend_of(X).on_device:  # there it is checked while updating
+            some = X if scale is None or isinstance(scale, str) else divided(X[:BATCH_ROWS], scale)
+            validation.require_no_underflow(stored_values(some), dtype)
+        tracker = self._settings.new_tracker(X.shape[1], dtype, backend_of(X))
+        if isinstance(scale, str) and tracker.gives_moments:
+            first = slice(0, min(BATCH_ROWS, X.shape[0]))
+            return Standardized.start(
+                tracker, scale, Scaling.of_checked(X[first, :], part_of(weights, first))
+            )
+        if isinstance(scale, str):
+            scaling = self._scaling or Scaling.of_checked(X, weights, self._names())
+            scale, self._constant = scaling.scale(scale), scaling.constant
+        return tracker if scale is None else Divided(tracker, scale)
+
+    # --- scale ---
+
+    def _needs_scaling(
+        self, n_features: int, names: tuple[str, ...] | None = None, backend: Backend = HOST
+    ) -> bool:
+        """Whether a stream of so many features would take its scale from its first batch."""
+        if self._has_source():
+            return False
+        scale = check_scale(self.scale, n_features, names)
+        return isinstance(scale, str) and not StreamSettings.of(self).kind(n_features, backend).gives_moments
+
+    def _use_scaling(self, scaling: Scaling) -> None:
+        """Take the scale from this scaling of all rows to come, instead of the first batch."""
+        scaling.scale(self.scale)  # type: ignore[arg-type]  # raises if the rule does not fit the features
+        self._scaling = scaling
 
     def _warn_of_scale(self, stacklevel: int) -> None:
         """Warn of features that do not vary, if they are to be scaled, or else of one that dominates."""
@@ -162,33 +308,7 @@ class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
         if text:
             warnings.warn(text, stacklevel=stacklevel)
 
-    def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit one more batch, shape (n_samples, n_features), of any size from one row up."""
-        first = not self._has_source()
-        with self._rollback_on_error():
-            X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
-            with self._team(X.shape):
-                self._source = self._row_updates().update(tracker, X, weights, gaps)
-            self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
-            if first and self._constant is not None and self._scaling is None:
-                if self._constant.all():
-                    raise ValueError(
-                        f"scale={self.scale!r} is here that of the first batch, in which no feature varies; "
-                        "begin with more rows, or give one number per feature."
-                    )
-                if text := constant_features(self._constant, self._names(), " in the first batch"):
-                    warnings.warn(text, stacklevel=2)
-            warn_of_gaps(self._source, stacklevel=2)
-            return self  # within: interrupted here, it would not know that the rows were taken
-
-    def _estimated_lack(self) -> Array | None:
-        tracker = plain(self._source)
-        return tracker.estimated_lack() if isinstance(tracker, Nystrom) else None
-
-    def _known_spectrum(self) -> Subspace:
-        self._require_fitted()
-        known = self._with_divisor(self._source.state().subspace())
-        return known.with_about(certificate=self._merged_certificate)
+    # --- merging ---
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
         """Learn what others learned, as if their rows had come here; the others stay as they are.
@@ -207,7 +327,9 @@ class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
             summaries = [other.summary_ if isinstance(other, StreamingPCA) else other for other in others]
             fitted = self._has_source()
             self._check_settings(first=not fitted)
-            own = [self._state_with_scale()] if fitted else []
+            own: list[Summary] = []
+            if fitted:  # as far as it has to go with others
+                own = [self.summary_ if isinstance(self._source, Standardized) else self.subspace_]
             names = check_compatible([*own, *summaries], option="fedpca.merge(..., features='intersection')")
             certificates = [part.certificate for part in summaries]
             certificates += [other._merged_certificate for other in others if isinstance(other, StreamingPCA)]
@@ -217,71 +339,37 @@ class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
                     f"center={self.center} here, but the others are "
                     f"{'' if first.centered else 'un'}centered; build all with the same `center`."
                 )
-            source: Source
-            if fitted:
-                source = deepcopy(self._source)
-            else:
-                source, summaries = self._source_for(summaries, names)
-            if isinstance(source, Standardized):
-                source = source.with_more(Scaling.merge([_scaling(part) for part in summaries]))
-                summaries = [source.summary_in_units(part) for part in summaries]
-            else:
-                summaries = [part.with_about(scale=None) for part in summaries]
-            tracker = plain(source)
-            # Noise makes some eigenvalues of a private release negative; rows have none.
-            summaries = [
-                part.subspace() if isinstance(part, Moments) and part.certificate else part
-                for part in summaries
-            ]
-            largest = max(validation.raw_energy(part.total, part.count, part.mean) for part in summaries)
-            if not largest < ops.max_energy(tracker.dtype):
-                raise ValueError(
-                    f"a summary of rows this large, sum of squares {largest:.3g}, does not fit a stream of "
-                    f"{tracker.dtype}; rescale the features."
-                )
-            if isinstance(tracker, Tracker) and any(part.observed is not None for part in summaries):
-                leaves = [leaf for part in summaries for leaf in part.leaves]
-                widest = max((leaf.known for leaf in leaves), key=np.count_nonzero)
-                tracker = LateFeatures(tracker, np.ones_like(widest) if tracker.has_rows else widest)
-            tracker.merge(*summaries)
-            if isinstance(tracker, LateFeatures):
-                known = tracker.known | known_to_any(summaries)
-                if not np.array_equal(known, tracker.known):
-                    tracker.know(known, self._plain_tracker(first.n_features, tracker.dtype))
+            source, summaries = (self._source, summaries) if fitted else self._source_for(summaries, names)
+            self._source = self._updates().merge(source, summaries)
             rows = [
                 other._n_rows_seen if isinstance(other, StreamingPCA) else other.count for other in others
             ]
             self._n_rows_seen = round(sum(rows)) + (self._n_rows_seen if fitted else 0)
-            self._source = source.with_tracker(tracker) if isinstance(source, Standardized) else tracker
             self._merged_certificate = next(filter(None, [*certificates, self._merged_certificate]), None)
             self.n_features_in_ = first.n_features
             if names is not None:
                 self.feature_names_in_ = np.array(names, dtype=object)
         return self
 
-    def _state_with_scale(self) -> Summary:
-        """What the stream knows, as far as another summary has to go with it."""
-        return self.summary_ if isinstance(self._source, Standardized) else self.subspace_
-
     def _source_for(
         self, summaries: list[Summary], names: tuple[str, ...] | None
-    ) -> tuple[Tracker | Standardized, list[Summary]]:
+    ) -> tuple[Source, list[Summary]]:
         """A stream without rows that can go on from summaries, and these as it takes them."""
         first = next((part for part in summaries if part.count), summaries[0])
         dtype = first.components.dtype if isinstance(first, Subspace) else np.dtype(np.float64)
-        tracker = self._plain_tracker(first.n_features, dtype)
+        tracker = self._settings.new_tracker(first.n_features, dtype)
         scale = check_scale(self.scale, first.n_features, names)
         self._constant = None
         if isinstance(scale, str) and not tracker.gives_moments:
             # It must know the scale before it begins: that of the rows that come first.
             if isinstance(first.scale, str):
                 together = merge_distinct(summaries).subspace()
-                summaries, self._divisor = [together], together.scale
+                summaries, known = [together], together.scale
             else:
-                self._divisor = first.scale
-            is_same = self._divisor is not None
+                known = first.scale
+            is_same = known is not None
         else:
-            self._divisor = None if isinstance(scale, str) else scale
+            known = None if isinstance(scale, str) else scale
             is_same = not first.count or same_scale(scale, first.scale)
         if not is_same:
             remedy = "pass scale=summary.scale."
@@ -295,26 +383,42 @@ class StreamingPCA(LiveStream, OneRowMixin, StreamSettings):
                 f"{remedy}"
             )
         if isinstance(scale, str) and tracker.gives_moments:
-            scaling = Scaling.merge([_scaling(part) for part in summaries])
+            scaling = Scaling.merge([scaling_of(part) for part in summaries])
             return Standardized.start(tracker, scale, scaling), summaries
-        return tracker, summaries
+        return tracker if known is None else Divided(tracker, known), summaries
 
     def _resume(self, summary: Summary, n_rows: int) -> None:
         """Go on from a summary of so many rows, more than its count if some were forgotten or skipped."""
         self.merge(summary)
         self._n_rows_seen = n_rows
 
+    # --- what is shown ---
+
     @property
     def summary_(self) -> Summary:
         """The most exact summary to send or merge: `Moments` where they are known, else a `Subspace`."""
         self._require_fitted()
-        return self._with_divisor(self._source.state()).with_about(names=self._names())
+        return self._source.state().with_about(names=self._names())
 
-    def _view(self) -> View:
-        view = self._source.view()
-        return view if self._divisor is None else view._replace(subspace=self._with_divisor(view.subspace))
+    def _estimated_lack(self) -> Array | None:
+        tracker = plain(self._source)
+        return tracker.estimated_lack() if isinstance(tracker, Nystrom) else None
+
+    def _known_spectrum(self) -> Subspace:
+        self._require_fitted()
+        return self._source.state().subspace().with_about(certificate=self._merged_certificate)
 
 
-def _scaling(summary: Summary) -> Scaling:
-    """Of the rows of moments; of no rows that of any summary."""
-    return summary.scaling_of_rows() if isinstance(summary, Moments) else Scaling.empty(summary.n_features)
+def _warn_if_emulated() -> None:
+    """Warn if the environment has cuBLAS make up products of float32 or float64 from others.
+
+    Such products are not those of IEEE numbers: they may change between versions of the toolkit and with
+    other work on the device, and need not keep NaN and infinity, by which a batch is refused.
+    """
+    found = sorted(name for name in os.environ if name.startswith("CUBLAS_EMULAT"))
+    if found:
+        warnings.warn(
+            f"the environment sets {', '.join(found)}: products on a GPU are then emulated, and may differ "
+            "from run to run; unset it.",
+            stacklevel=5,
+        )

@@ -13,9 +13,8 @@ import numpy as np
 from fedpca._typing import JSON, AnyArray, ArrayLike, RowsLike
 from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.one_row import OneRowMixin
-from fedpca.estimators.rank_rule import rank_rule
+from fedpca.estimators.settings import check_unchanged, rank_rule
 from fedpca.estimators.stream_file import LiveStream
-from fedpca.estimators.stream_settings import check_unchanged
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.summaries.merging import merge
 from fedpca.summaries.rank import RankRule

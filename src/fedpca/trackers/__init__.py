@@ -2,6 +2,7 @@
 
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.block import Block
+from fedpca.trackers.divided import Divided
 from fedpca.trackers.exact import Exact
 from fedpca.trackers.late_features import LateFeatures
 from fedpca.trackers.nystrom.tracker import Nystrom
@@ -11,6 +12,6 @@ from fedpca.trackers.registry import TRACKERS, TrackerName, device_tracker, fast
 from fedpca.trackers.standardized import Standardized
 
 __all__ = [
-    "TRACKERS", "Block", "DeviceExact", "DeviceWide", "Exact", "LateFeatures", "Nystrom", "Standardized",
-    "Tracker", "TrackerName", "device_tracker", "fastest",
+    "TRACKERS", "Block", "DeviceExact", "DeviceWide", "Divided", "Exact", "LateFeatures", "Nystrom",
+    "Standardized", "Tracker", "TrackerName", "device_tracker", "fastest",
 ]  # fmt: skip

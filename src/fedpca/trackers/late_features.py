@@ -52,6 +52,11 @@ class LateFeatures:
         return self._tracker.oversample
 
     @property
+    def center(self) -> bool:
+        """Whether the mean is subtracted."""
+        return self._tracker.center
+
+    @property
     def n_exchanged(self) -> int:
         """Directions in a summary."""
         return self._tracker.n_exchanged

@@ -58,7 +58,13 @@ class Standardized:
 
     # --- rows and summaries in ---
 
-    def in_units(self, rows: RowsLike) -> RowsLike:
+    def with_scaling_of(
+        self, rows: RowsLike, weights: Array | None, names: tuple[str, ...] | None, forget: float
+    ) -> Self:
+        """The same with the scaling of more rows, which the tracker is to learn from as well."""
+        return self.with_more(Scaling.of_checked(rows, weights, names, about=self.scaling.mean), forget)
+
+    def in_units(self, rows: RowsLike, weights: Array | None) -> RowsLike:
         """Rows as the tracker takes them."""
         return rows if (self.units == 1).all() else divided(rows, self.units)
 
@@ -67,7 +73,7 @@ class Standardized:
         return summary.divided(self.units) if isinstance(summary, Moments) else summary
 
     def with_more(self, scaling: Scaling, forget: float = 1.0) -> Self:
-        """The same with the scaling of more rows, which the tracker is to learn from as well."""
+        """The same with the scaling of others merged."""
         merged = Scaling.merge([self.scaling.weighted(forget**2), scaling])
         merged.scale(self.rule)  # raises if the rule does not fit the features
         return replace(self, scaling=merged)

@@ -21,6 +21,7 @@ from fedpca.summaries.features import FeatureRule
 from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
+from fedpca.trackers import Divided
 
 _Input = TypeVar("_Input")
 _Result = TypeVar("_Result")
@@ -186,7 +187,11 @@ def _scaling(client: Client, rows: RowsLike) -> Scaling:
 
 def _took_own_scale(client: Client) -> bool:
     """Whether a client has divided its rows by the scale of its first batch."""
-    return isinstance(client, StreamingPCA) and isinstance(client.scale, str) and client._divisor is not None
+    return (
+        isinstance(client, StreamingPCA)
+        and isinstance(client.scale, str)
+        and isinstance(client._source, Divided)
+    )
 
 
 def _fit_client(client: Client, rows: RowsLike) -> Summary:

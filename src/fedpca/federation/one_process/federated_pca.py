@@ -11,7 +11,7 @@ from fedpca._typing import JSON, AnyArray, ArrayLike, RowsLike
 from fedpca._util.text import pluralize
 from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.private import PrivatePCA
-from fedpca.estimators.rank_rule import rank_rule
+from fedpca.estimators.settings import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator.aggregator import Aggregator
 from fedpca.federation.aggregator.influence import (
