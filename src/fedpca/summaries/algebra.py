@@ -4,7 +4,12 @@ import numpy as np
 
 from fedpca._typing import Array, ArrayLike, DTypeLike
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import is_positive_definite, leading_singular_pairs, rounding_level
+from fedpca.summaries.linalg import (
+    is_positive_definite,
+    leading_eigenpairs,
+    leading_singular_pairs,
+    rounding_level,
+)
 
 
 def deviations_from_mean(
@@ -57,11 +62,10 @@ def principal_directions(scatter: Array, rank: int | None = None) -> tuple[Array
     (array([3., 2.]), array([[0., 0., 1.],
            [1., 0., 0.]]))
     """
-    squares, vectors = np.linalg.eigh(scatter)
-    squares = squares[::-1][: len(scatter) if rank is None else rank]
+    squares, vectors = leading_eigenpairs(scatter, len(scatter) if rank is None else rank)
     noise = 2 * rounding_level(len(scatter)) * max(squares[0], 0.0)  # twice: the products have rounded, too
     kept = int(np.count_nonzero(squares > noise))
-    return vectors.T[::-1][:kept], np.sqrt(squares[:kept])
+    return vectors.T[:kept], np.sqrt(squares[:kept])
 
 
 def directions_of_features(scatter: Array, rank: int | None = None) -> tuple[Array, Array]:
