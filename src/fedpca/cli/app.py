@@ -58,6 +58,10 @@ GROUPS = {
         "verify": "Check who signed model files and ledgers, or that a roster continues another. Exit code 1 "
         "if not.",
     },
+    "sql": {
+        "query": "Write the aggregate queries whose results are the summary of a table.",
+        "import": "Make a model of what the queries returned. It is checked like the model of a stranger.",
+    },
     "ledger": {
         "new": "Make a ledger with the approved budget of all releases. It is fixed from then on.",
         "show": "Show what a ledger allows, what was spent of it, and on what. Nothing is written.",
@@ -83,6 +87,13 @@ Each member makes a key; one of them keeps the roster, and all get it:
 fedpca roster key north.key
 fedpca roster new heart -o roster.toml
 fedpca roster add roster.toml north ed25519:dc0q...
+```
+""",
+    "sql": """Summarize rows that stay in a database: it returns sums, and fedpca makes the model.
+
+```
+fedpca sql query readings --columns heat,load --dialect duckdb -o readings.sql
+fedpca sql import readings.sql readings.csv -o readings.safetensors
 ```
 """,
     "ledger": """Keep the account of private releases: the approved budget, and what was spent of it.
@@ -117,15 +128,18 @@ def make_app() -> App:
         default_parameter=Parameter(negative=()),  # no --no-force
     )
     for i, (name, text) in enumerate(COMMANDS.items()):
-        module = name.replace("-", "_")
-        function = "import_" if name == "import" else module
+        function = _function(name)
         app.command(f"fedpca.cli.{function}:{function}", name=name, help=text, sort_key=i)
     for i, (group, commands) in enumerate(GROUPS.items(), len(COMMANDS)):
         child = App(name=group, help=_GROUP_HELP[group], sort_key=i)
         for j, (name, text) in enumerate(commands.items()):
-            child.command(f"fedpca.cli.{group}:{name}", name=name, help=text, sort_key=j)
+            child.command(f"fedpca.cli.{group}:{_function(name)}", name=name, help=text, sort_key=j)
         app.command(child)
     return app
+
+
+def _function(command: str) -> str:
+    return "import_" if command == "import" else command.replace("-", "_")
 
 
 def run(arguments: Sequence[str]) -> int:
