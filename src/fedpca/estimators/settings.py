@@ -15,7 +15,7 @@ from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule, V
 from fedpca.summaries.scaling import ScaleLike
 from fedpca.trackers import TRACKERS, Tracker, TrackerName, device_tracker, fastest
 
-_MAX_FEATURES_FOR_ALL = 4096
+_MAX_FEATURES_FOR_ALL = 4096  # all directions of so many are 134 MB; of more nobody means to keep all
 
 
 class KindOfTracker(NamedTuple):

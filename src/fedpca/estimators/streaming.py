@@ -45,7 +45,7 @@ from fedpca.trackers import (
     device_tracker,
 )
 
-BATCH_ROWS = 1024
+BATCH_ROWS = 1024  # the documented default of `batch_size`, and rows enough to know the size of features by
 _MIN_UNCHECKED_ENTRIES = 2**17  # of a batch: fewer are checked in the time of a few Python calls
 _MIN_SHARED_ENTRIES = 2**17  # the products of fewer take less than to share them
 
