@@ -17,8 +17,18 @@ from fedpca.sql import MAX_COLUMNS, MAX_EXPRESSIONS, MomentsQuery
 DIALECTS = ("bigquery", "duckdb", "postgres", "snowflake", "sqlite")
 
 
+class Database(sqlite3.Connection):
+    """In memory, and closed with its last reference: from Python 3.13 on one that is open then warns."""
+
+    def __init__(self, name=":memory:"):
+        super().__init__(name)
+
+    def __del__(self):
+        self.close()
+
+
 def database(rows, names):
-    connection = sqlite3.connect(":memory:")
+    connection = Database()
     columns = ", ".join(f"`{name}`" for name in names)
     connection.execute(f"CREATE TABLE readings ({columns})")
     cells = [[None if cell is None or cell != cell else cell for cell in row] for row in rows]
@@ -124,7 +134,7 @@ def test_many_columns_take_several_queries():
 def test_awkward_names_and_queries_as_tables():
     rows = np.random.default_rng(5).normal(size=(20, 2))
     names = ['an "odd" name', "or `this`, too"]
-    connection = sqlite3.connect(":memory:")
+    connection = Database()
     connection.execute('CREATE TABLE "my table" ("an ""odd"" name", "or `this`, too", kept)')
     connection.executemany(
         'INSERT INTO "my table" VALUES (?, ?, ?)', [(*row, i < 10) for i, row in enumerate(rows)]
