@@ -662,13 +662,15 @@ def test_files_of_one_kind_never_count_as_the_other(tmp_path):
     rows = owners_of()["owner 3"]
     scaling = Path(publish(tmp_path, "a", 1, Scaling.from_rows(rows)))
     summary = Path(publish(tmp_path, "b", 1, Moments.from_rows(rows, scale="std")))
+    scaling.with_name("a.1.safetensors").write_bytes(scaling.read_bytes())
     scaling.with_name("c.1.safetensors").write_bytes(scaling.read_bytes())
     summary.with_name("d.1.scaling.safetensors").write_bytes(summary.read_bytes())
     scaling.with_name("e.1.scaling.safetensors").write_bytes(scaling.read_bytes())
     aggregator = Aggregator()
-    (skipped,) = collect(tmp_path, aggregator)
-    assert skipped.file == "c.1.safetensors"
-    assert "must be a model, but is a Scaling" in skipped.reason
+    reasons = {item.file: item.reason for item in collect(tmp_path, aggregator)}
+    assert reasons.keys() == {"a.1.safetensors", "c.1.safetensors"}
+    assert "got Scaling" in reasons["a.1.safetensors"]
+    assert reasons["c.1.safetensors"].startswith("renamed")
     assert list(aggregator.children) == ["b"]
     collected = collect_scaling(tmp_path)
     assert collected.owners == ("a",)
@@ -707,7 +709,7 @@ def test_an_exchange_without_anybody(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         collect_scaling(tmp_path / "missing")
     publish(tmp_path, "a", 1, Scaling.from_rows(np.eye(3)))
-    with pytest.raises(FileExistsError, match="version 1 of 'a' already exists"):
+    with pytest.raises(FileExistsError, match="already exists with other contents"):
         publish(tmp_path, "a", 1, Scaling.from_rows(np.eye(3) * 2))
     with pytest.raises(TypeError, match="a summary must be a Subspace or Moments, got int"):
         publish(tmp_path, "a", 2, 7)
