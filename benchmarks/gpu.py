@@ -27,7 +27,7 @@ from sklearn.decomposition import PCA
 
 import fedpca
 from benchmarks.common import LATENT, NOISE, heading, number, options, table, tiny
-from fedpca.backend import prefetch
+from fedpca.parallel import prefetch_to_device
 
 try:
     import torch
@@ -203,7 +203,7 @@ def from_the_host(share: float, rounds: int) -> None:
 
     def prefetched() -> Any:
         pca = fedpca.StreamingPCA(10)
-        for batch in prefetch.prefetch_to_device(batches):
+        for batch in prefetch_to_device(batches):
             pca.partial_fit(batch)
         return pca.components_
 

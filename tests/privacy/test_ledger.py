@@ -313,6 +313,19 @@ print(made)
 """
 
 
+def _share(mu, n):
+    """As `Ledger` describes it: divided, and rounded down."""
+    return mu / sqrt(n) * (1 - 1e-15)
+
+
+@given(st.floats(0.01, 100.0), st.floats(1e-12, 0.1), st.integers(2, 400))
+def test_a_budget_divided_and_rounded_down_can_be_spent_to_the_last_share(epsilon, delta, n):
+    mu = mu_of(epsilon, delta)
+    entries = [Entry(str(i), 0, None, "gram", _share(mu, n), "", "replace-one") for i in range(n)]
+    assert is_affordable(entries, mu)
+    assert not is_affordable([*entries, entries[0]], mu)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("link", ["symlink", "link"])
 def test_a_ledger_is_one_under_all_its_names(tmp_path, fork, link):
@@ -322,7 +335,7 @@ def test_a_ledger_is_one_under_all_its_names(tmp_path, fork, link):
     getattr(os, link)(path, other)
     for trial in range(3):
         before, go = len(Ledger(path).entries), tmp_path / f"go {trial}"
-        programs = [fork(SPENDING, name, MU / sqrt(30.001), go) for name in (path, other)]
+        programs = [fork(SPENDING, name, _share(MU, 30), go) for name in (path, other)]
         for program in programs:
             assert program.stdout.readline() == "ready\n"
         go.touch()

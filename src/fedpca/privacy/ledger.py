@@ -52,7 +52,8 @@ class Ledger:
     releases of two estimators with the same ledger are taken to be about the same records, which can
     over-count but never under-count. Keep one ledger for each set of people (or things) rows are about.
     All debits have the adjacency of the first: a guarantee for records taken out costs more for records
-    replaced, so the two do not add up.
+    replaced, so the two do not add up. Costs are added up exactly. Who divides a budget of mu among n debits
+    rounds the shares down, `mu / math.sqrt(n) * (1 - 1e-15)`: then all of them can be paid.
 
     Args:
         path: a file, created if it does not exist; None keeps the ledger in memory.

@@ -371,16 +371,18 @@ def test_noise_in_what_remains_is_not_a_direction(rng, directions):
     rows[:, :3] += rng.normal(size=(4000, 1))
     table = pd.DataFrame(rows, columns=[f"c{i}" for i in range(60)])
     shown = 0
-    for seed in range(20):
+    for seed in range(60):
         released = release(table, 2, epsilon=2.0, insecure_seed_for_tests=seed)
+        edge = noise_edge(released.certificate) / np.sqrt(2)  # of half of the features
         if directions:
             released = released.subspace()
             assert released.rank > 0
         part = select(released, tuple(table.columns[30:])).subspace()
         view = fedpca.summaries.view.SummaryView(part, None, "auto", float)
-        assert view.n_components() <= part.rank
+        assert view.n_components() <= part.rank <= 1
+        assert (part.singular_values**2 < 1.2 * edge).all()
         shown += part.rank > 0
-    assert shown <= 7  # noise alone exceeds its edge once in six or so, in so few features
+    assert shown <= 16  # the largest eigenvalue of noise alone is above its edge once in six (Tracy, Widom)
 
 
 def test_a_private_subspace_that_does_not_state_its_noise_is_refused():
