@@ -13,6 +13,7 @@ from fedpca import Aggregator, Ledger, Privacy, Roster, SigningKey
 from fedpca.errors import NodeError
 from fedpca.federation.aggregator.message import Message
 from fedpca.federation.aggregator.owner_sum import OwnerSum
+from fedpca.federation.flower.exchanges import Published
 from fedpca.federation.flower.node import Node
 from fedpca.federation.folder import collect
 from fedpca.federation.folder.private_steps import open_steps, pool_step, take_step
@@ -184,6 +185,43 @@ def test_hostile_sums_do_not_count_and_the_others_do(study):
         assert what
     (study.folder / "west.1.sum-01.safetensors").write_bytes(honest.encode())
     assert study.pool(least=3).owners == ("north", "south", "west")
+
+
+@pytest.mark.parametrize("other_rank", [0, 1])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"owners": [1]},
+        {"features": 3},
+        {"features": [-1, None]},
+        {"features": [6, [1, 2]]},
+        {"features": ["x", None]},
+        {"request": 3},
+        {"request": {}},
+        {"request": SETTINGS | {"epsilon": "x"}},
+        {},
+    ],
+)
+def test_files_that_nobody_can_have_published_stop_no_step(study, facts, other_rank):
+    open_steps(study.folder, SETTINGS)
+    study.take(*SIZES)
+    study.pool()
+    name, path = "steps.{}.published.safetensors", study.folder
+    first = Published.decode((path / name.format(1)).read_bytes())
+    (path / name.format(7)).write_bytes(first.encode())  # renamed
+    (path / name.format(8)).write_bytes(b"nonsense")
+    later = replace(first.with_sum(first.sums[0]), facts=first.facts | facts)  # two sums, the wrong ones
+    (path / name.format(2)).write_bytes(later.encode())
+    if facts or other_rank:
+        rank = first.rank + other_rank
+        (path / name.format(1)).write_bytes(replace(first, rank=rank, facts=first.facts | facts).encode())
+        assert Path(study.take("north")[0]).name == "north.1.sum-00.safetensors"  # of what is left
+        assert not Path(study.configs["north"]["source"] + ".fedpca", "ledger").exists()  # nothing was paid
+        (path / name.format(1)).write_bytes(first.encode())
+    assert {Path(each).name[-14:] for each in study.take(*SIZES)} == {"01.safetensors"}
+    (path / name.format(2)).unlink()
+    assert study.pool().owners == ("north", "south", "west")
+    assert Path(study.take("north")[0]).name == "north.1.sum-02.safetensors"
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_read(study):

@@ -116,7 +116,8 @@ def pool_step(
 ) -> PooledStep:
     """Publish the sum of the next private step, of all owners whose sums are there: the others miss it.
 
-    The first step counts rows; who misses it releases with what the others find. No file can make it fail.
+    The first step counts rows; who misses it releases with what the others find. No sum can make it fail; a
+    file in the place of what it publishes is an error.
 
     Args:
         folder: as for `publish`.
@@ -183,17 +184,41 @@ def _check(
 
 
 def _newest(storage: Storage, max_bytes: int) -> Published:
-    """What was published last."""
+    """What was published last; files that cannot have been published do not count."""
     files: dict[str, list[tuple[int, Entry]]] = dict(listed(storage, max_bytes).of(PUBLISHED))
-    if _STEPS not in files:
-        raise ValueError(f"there are no private steps in {storage.path('')}; begin with open_steps.")
-    name = files[_STEPS][0][1].name
-    return Published.decode(contents_of(storage, name, max_bytes), name)
+    reasons = ""
+    for number, entry in files.get(_STEPS, []):
+        try:
+            published = Published.decode(contents_of(storage, entry.name, max_bytes), entry.name)
+            _check_facts(published, number)
+            return published
+        except OSError:  # of the storage: it may be there a moment later
+            raise
+        except Exception as error:  # anyone may have written the file: no fault of it may stop the others
+            _log.warning("%s does not count: %s", entry.shown, error)
+            reasons += f" {entry.shown}: {str(error) or type(error).__name__}"
+    raise ValueError(f"there are no private steps in {storage.path('')}; begin with open_steps.{reasons}")
+
+
+def _check_facts(published: Published, number: int) -> None:
+    """Refuse what neither `open_steps` nor `pool_step` has written under this number."""
+    facts = published.facts
+    if len(published.sums) != number:
+        raise ValueError(f"renamed: it has {len(published.sums)} sums.")
+    owners, request = facts["owners"], facts["request"]
+    if not isinstance(owners, dict) or not isinstance(request, dict):
+        raise TypeError("owners and request must be tables.")
+    run = run_settings(request)
+    if published.rank != (run["rank"] if number else 0):
+        raise ValueError(f"its steps must be planned for the rank of the run, got {published.rank}.")
+    if number:
+        shared_model(run, _features(facts["features"]), published)  # raises if sums do not fit
 
 
 def _features(stated: Sequence[Any]) -> Features:
     n_features, names = stated
-    return n_features, None if names is None else tuple(names)
+    n_features = validation.integer(n_features, "n_features", at_least=1)
+    return n_features, validation.feature_names(names, n_features)
 
 
 def _kind(number: int) -> str:
