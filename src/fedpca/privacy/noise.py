@@ -16,7 +16,7 @@ from scipy.special import ndtri
 
 from fedpca._typing import Array
 
-_MAGNITUDE, _SIGN = np.uint64(2**63 - 1), np.uint64(63)
+_MAGNITUDE = np.uint64(2**63 - 1)
 _MAX_NOISE = 2.0**52  # sums with a statistic stay exact
 _MAX_SDS = 16.0  # standard deviations; farther out are fewer than 2^-180 of all draws
 # scipy's ndtri is off by less than this, relative and absolute, 50 times over (tests/privacy/test_noise.py).
@@ -69,17 +69,19 @@ class ExactNoise:
             raise ValueError("noise this large is not exact: raise epsilon.")
         streams = [np.frombuffer(self._bytes(label, 8 * count), dtype="<u8") for label in labels]
         total, margin = np.zeros(count), np.zeros(count)
+        known, size = np.empty(count), np.empty(count)  # used again: new arrays cost page faults
         for words, weight in zip(streams, weights, strict=True):
             # A sign bit and 63 bits: the magnitude is that whose upper tail lies in (tail, tail + 1) / 2^64.
-            known = (words & _MAGNITUDE).astype(np.float64)
-            known += 0.5
-            size = ndtri(np.minimum(known * 2.0**-64, 0.5))
+            np.add(words & _MAGNITUDE, 0.5, out=known)
+            np.multiply(known, 2.0**-64, out=size)
+            ndtri(np.minimum(size, 0.5, out=size), out=size)
             size *= -sd * abs(weight)
             # What float64, ndtri and the bits not drawn yet may be off by.
             margin += np.divide(2 * sd * abs(weight), known, out=known)
-            margin += _RELATIVE * max(1.0, len(labels) / 256) * size  # sums of very many round, too
+            relative = _RELATIVE * max(1.0, len(labels) / 256)  # sums of very many round, too
+            margin += np.multiply(size, relative, out=known)
             margin += _ABSOLUTE * sd * abs(weight)
-            total += np.where((words >> _SIGN) ^ (weight < 0), -size, size)
+            total += np.negative(size, out=size, where=(words > _MAGNITUDE) ^ (weight < 0))
         drawn = np.rint(total)
         total -= drawn
         np.abs(total, out=total)
