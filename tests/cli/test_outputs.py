@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from bed_reader import to_bed
+from command_line import invoke
 from scipy import sparse
 from test_cli import NAMES, numbers, run, run_fails, run_json, run_misused, run_ok, write_csv, write_parquet
 
-from fedpca import StreamingPCA
+from fedpca import StreamingPCA, load
 from fedpca.readers import RowReader
 
 pytestmark = pytest.mark.slow  # all of it together
@@ -345,3 +346,32 @@ def test_tables_of_a_model_are_refused_before_any_is_written(people, folder):
     assert "s.csv already exists" in run_fails(folder, *line, "l.csv", "--spectrum", "s.csv")
     run_ok(*line, "l.csv", "--spectrum", "s.csv", "--force")
     assert Path("s.csv").read_text().startswith('"component"')
+
+
+def test_a_minus_as_a_value_is_itself(folder):
+    Path("t.csv").write_text("a,b\n1,-\n2,3\n4,9\n-,1\n")
+    run("fit", "t.csv", "--na-values", "-", "-o", "m.safetensors")
+    Path("u.csv").write_text(Path("t.csv").read_text().replace("-", ""))
+    run("fit", "u.csv", "-o", "u.safetensors")
+    assert load("m.safetensors") == load("u.safetensors")
+    assert "'-'" in run_fails(folder, "fit", "t.csv", "--columns", "-", "-o", "n.safetensors")
+    assert "unexpected argument: -." in run_misused("inspect", "m.safetensors", "-")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["transform", "m.safetensors", "t.csv", "-o", "s.csv", "-n", "1.6"],
+        ["fit", "t.csv", "--jobs", "1.5"],
+        ["audit", "--runs", "0x10"],
+        ["simulate", "--seed", "-"],
+    ],
+)
+def test_decimals_are_no_integers(folder, arguments):
+    assert f"must be an integer, got '{arguments[-1]}'" in run_misused(*arguments)
+
+
+def test_help_before_or_after_a_command_is_the_same():
+    before, after = invoke(["--help", "fit"]), invoke(["fit", "--help"])
+    assert "--policy, a model" in after.stdout
+    assert before.stdout == after.stdout

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -369,3 +370,39 @@ def test_dates_with_slashes_or_points_are_times(form):
     dates = as_texts([form.format(month=1 + i % 12, day=1 + i) for i in range(24)])
     assert as_ramp(dates)[0] == "time"
     assert as_ramp(as_texts([f"2012/13/{i}" for i in range(24)])) is None
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.txt"])
+@pytest.mark.parametrize("text", ["a   b\n1    2\n30   4\n", "  a   b\n  1   2\n 30   4\n"])
+def test_cells_aligned_by_blanks_have_advice_that_works(run, name, text):
+    write(name, text)
+    said = run("fit", name, fails=True)
+    assert "aligned by several blanks" in said
+    command = re.search("awk .*'1?", said.partition(", or pass")[0])[0]
+    Path("c.csv").write_bytes(subprocess.run([*shlex.split(command), name], capture_output=True).stdout)
+    np.testing.assert_array_equal(rows_of("c.csv"), [[1, 2], [30, 4]])
+
+
+def test_an_empty_cell_between_blanks_is_missing(run):
+    write("t.txt", "1 2  4\n3 4 5 6\n")
+    np.testing.assert_array_equal(rows_of("t.txt"), [[1, 2, np.nan, 4], [3, 4, 5, 6]])
+
+
+@pytest.mark.parametrize("private", [[], ["--epsilon", "1", "--delta", "1e-6"]])
+def test_lines_of_old_macs_are_named(run, private):
+    write("t.csv", "a,b\r1,2\r3,5\r")
+    said = run("fit", "t.csv", *private, fails=True)
+    assert "carriage return alone" in said
+    assert "tr '\\r' '\\n'" in said
+
+
+@pytest.mark.parametrize("drop", ["''", "'',b"])
+def test_columns_that_are_left_out_may_share_a_name(run, drop):
+    twice = [",,b,b,", "1,x,2,3,", "2,y,3,4,"]
+    n_cells = 4 if "b" in drop else 2
+    starts = [",".join(each.split(",")[:n_cells]) + "," for each in twice]
+    write(
+        "t.csv", "".join(start + end for start, end in zip(starts, ["a,c\n", "4,1\n", "6,3\n"], strict=True))
+    )
+    run("fit", "t.csv", "--drop", *shlex.split(drop))
+    np.testing.assert_array_equal(rows_of("t.csv", columns=["c", "a"]), [[1, 4], [3, 6]])

@@ -8,11 +8,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from fedpca._util.text import sanitize
 from fedpca._util.version import __version__
-from fedpca.cli.options import STANDARD_STREAM, Output, WrongUsage, note
+from fedpca.cli.options import STANDARD_STREAM, Output, WrongUsage, note, plain
 
 _ERRORS = (
     ArithmeticError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
@@ -150,19 +150,23 @@ def run(arguments: Sequence[str]) -> int:
     app, output, names = make_app(), Output(), ["fedpca"]
     arguments = [STANDARD_STREAM if each == "-" else each for each in arguments]
     try:
-        names += app.parse_commands(arguments)[0]
-        for each in app.parse_commands(arguments)[1][1:]:
+        if arguments[:1] in (["--help"], ["-h"]):
+            arguments = [*arguments[1:], arguments[0]]
+        found = app.parse_commands(arguments)
+        names += found[0]
+        for each in found[1][1:]:
             if each.default_command is not None:
                 each.help = None  # all of the docstring: the first line has been for the list of commands
         command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
         output = next((each for each in bound.arguments.values() if isinstance(each, Output)), output)
         with _log_to_stderr(output), warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            bound.arguments.update({name: plain(value) for name, value in bound.arguments.items()})
             command(*bound.args, **bound.kwargs)
         sys.stdout.flush()  # so that a full disk is an error
     except (CycloptsError, WrongUsage) as error:
         name = " ".join(name for name in names if not name.startswith("-"))
-        note(f"error: {sanitize(' '.join(str(error).split()))} See `{name} --help`.")
+        note(f"error: {sanitize(_usage(error))} See `{name} --help`.")
         return 2
     except BrokenPipeError:  # who reads has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at the end
@@ -176,6 +180,14 @@ def run(arguments: Sequence[str]) -> int:
         note(f"error: {_one_line(error)}")
         return 1
     return 0
+
+
+def _usage(error: Exception) -> str:
+    """What is wrong with the arguments, in one line."""
+    text = str(error)
+    if isinstance(error, UnusedCliTokensError):
+        text = f"unexpected argument: {' '.join(error.unused_tokens or ())}."
+    return " ".join(text.replace(STANDARD_STREAM, "-").split())
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from fedpca.auditing.audit import audit as run_audit
-from fedpca.cli.options import PRIVACY, Output, Real, wrong_usage
+from fedpca.cli.options import INTEGER, PRIVACY, Output, Real, wrong_usage
 from fedpca.cli.privacy_options import Mechanism, PrivateCenter
 from fedpca.privacy import Privacy
 
@@ -18,8 +18,8 @@ def audit(
     center: PrivateCenter = PrivateCenter(),
     scale: Annotated[Literal["std"] | None, Parameter(group=PRIVACY)] = None,
     mechanism: Mechanism = Mechanism(),
-    features: Annotated[int, Parameter(metavar="N")] = 3,
-    runs: Annotated[int, Parameter(metavar="N")] = 4000,
+    features: Annotated[int, INTEGER] = 3,
+    runs: Annotated[int, INTEGER] = 4000,
     output: Output = Output(),
 ) -> None:
     """Empirically audit a private configuration.

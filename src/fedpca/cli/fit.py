@@ -15,6 +15,7 @@ from fedpca._typing import JSON
 from fedpca._util.text import pluralize, sanitize
 from fedpca.cli import model_files
 from fedpca.cli.options import (
+    INTEGER,
     DataPaths,
     File,
     Force,
@@ -73,7 +74,7 @@ class Estimator:
     """The algorithm: auto, exact, nystrom or block."""
     oversample: Annotated[int | None, at_least(0)] = None
     """Directions carried beyond the components. More are better where variances hardly differ."""
-    jobs: Annotated[int | None, Parameter(metavar="N")] = None
+    jobs: Annotated[int | None, INTEGER] = None
     """Threads for files of many rows; -1 for all cores. By default as many as NumPy would use. The model does
     not depend on it."""
     checkpoint: File | None = None

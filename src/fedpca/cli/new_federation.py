@@ -5,7 +5,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fedpca.cli.options import File, Output
-from fedpca.federation.flower.scaffold import write_template
 
 
 def new_federation(
@@ -22,5 +21,7 @@ def new_federation(
     Args:
         folder: A new or empty folder.
     """
+    from fedpca.federation.flower.scaffold import write_template
+
     write_template(folder)
     output.result({"out": str(folder)}, f"{folder}: read its README.md")

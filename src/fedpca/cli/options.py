@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,23 +30,33 @@ class WrongUsage(Exception):
 
 
 def _file(kind: Any, tokens: Sequence[Token]) -> Path:
-    return local_path(_plain(tokens[0]))
-
-
-def _paths(kind: Any, tokens: Sequence[Token]) -> list[str]:
-    return [_plain(token) for token in tokens]
+    return local_path(tokens[0].value)
 
 
 def _files(kind: Any, tokens: Sequence[Token]) -> list[Path]:
-    return [local_path(_plain(token)) for token in tokens]
+    return [local_path(token.value) for token in tokens]
 
 
 def _names(kind: Any, tokens: Sequence[Token]) -> list[str]:
     return split_names(tokens[0].value)
 
 
-def _plain(token: Token) -> str:
-    return "-" if token.value == STANDARD_STREAM else token.value
+def _integer(kind: Any, tokens: Sequence[Token]) -> int:
+    try:
+        return int(tokens[0].value)  # cyclopts would round 1.5
+    except ValueError:
+        raise ValueError(f"must be an integer, got {plain(tokens[0].value)!r}.") from None
+
+
+def plain(value: Any) -> Any:
+    """The value of an argument, with every lone "-" as it was written."""
+    if isinstance(value, str | Path) and str(value) == STANDARD_STREAM:
+        return type(value)("-")
+    if isinstance(value, list | tuple):
+        return type(value)(map(plain, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: plain(getattr(value, each.name)) for each in fields(value)})
+    return value
 
 
 def option(*names: str, **settings: Any) -> Parameter:
@@ -56,7 +66,10 @@ def option(*names: str, **settings: Any) -> Parameter:
 
 def at_least(least: int, metavar: str = "N") -> Parameter:
     """An integer from `least`."""
-    return Parameter(metavar=metavar, validator=Number(gte=least))
+    return Parameter(metavar=metavar, converter=_integer, validator=Number(gte=least))
+
+
+INTEGER = Parameter(metavar="N", converter=_integer)
 
 
 Flag = Annotated[bool, Parameter(show_default=False)]
@@ -76,7 +89,6 @@ DataPaths = Annotated[
     list[str],
     Parameter(
         name="PATH",
-        converter=_paths,
         help="Files, folders, patterns or URLs of rows, read in this order; - is text on standard input.",
     ),
 ]

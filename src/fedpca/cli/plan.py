@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from fedpca._util.text import pluralize
 from fedpca.cli import model_files
 from fedpca.cli.options import (
+    INTEGER,
     PRIVACY,
     Flag,
     Output,
@@ -42,10 +43,10 @@ class Terms:
 
     secure: Flag = False
     """Compare with secure sums over the owners: what they save, and what they cost."""
-    least: Annotated[int | None, Parameter(metavar="N")] = None
+    least: Annotated[int | None, INTEGER] = None
     """With --secure: fewest owners in a valid sum. By default just over half of all owners and those who may
     collude."""
-    colluding: Annotated[int | None, Parameter(metavar="N")] = None
+    colluding: Annotated[int | None, INTEGER] = None
     """With --secure: number of owners who may side with the coordinator. By default 1."""
 
     def sums(self) -> SecureSums | None:
@@ -75,10 +76,10 @@ def plan(
     *,
     epsilon: Annotated[Real, Parameter(group=PRIVACY)],
     delta: Annotated[Real, Parameter(group=PRIVACY)],
-    features: Annotated[int, Parameter(metavar="N")],
-    rows: Annotated[int | None, Parameter(metavar="N")] = None,
-    components: Annotated[int, option("--components", "-n", metavar="N")] = 1,
-    owners: Annotated[int, Parameter(metavar="N")] = 1,
+    features: Annotated[int, INTEGER],
+    rows: Annotated[int | None, INTEGER] = None,
+    components: Annotated[int, option("--components", "-n"), INTEGER] = 1,
+    owners: Annotated[int, INTEGER] = 1,
     terms: Terms = Terms(),
     typical: Typical = Typical(),
     scale: Text | None = None,

@@ -12,6 +12,7 @@ from fedpca._typing import JSON, RowsLike
 from fedpca._util.text import pluralize
 from fedpca.backend import dense
 from fedpca.cli.options import (
+    INTEGER,
     Components,
     File,
     Force,
@@ -47,7 +48,7 @@ class Faulty:
     """Share of messages that arrive twice."""
     crashes: Share = 0.1
     """Share of messages after which an aggregator crashes."""
-    seed: Annotated[int, Parameter(metavar="N")] = 0
+    seed: Annotated[int, INTEGER] = 0
     """Random seed."""
 
 

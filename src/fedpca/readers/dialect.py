@@ -160,6 +160,17 @@ def other_delimiter(text: str, only_first_line: bool) -> str | None:
     return best if best is not None and found[best][0] else None
 
 
+def are_aligned(text: str) -> bool:
+    """Whether all of the first lines have as many words, divided by several blanks somewhere.
+
+    >>> are_aligned("width   depth\\n  1.5       2\\n"), are_aligned("width,gross  depth\\n1.5,2\\n")
+    (True, False)
+    """
+    lines = [line.strip(" ") for line in text.splitlines()[:_LINES_LOOKED_AT] if line.strip()]
+    words = {len(line.split()) for line in lines}
+    return len(words) == 1 and words.pop() > 1 and any("  " in line for line in lines)
+
+
 def _records(text: str, delimiter: str, n_lines: int) -> list[list[str]]:
     lines = csv.reader(io.StringIO(text), delimiter=delimiter)
     try:

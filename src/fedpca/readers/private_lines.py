@@ -19,6 +19,7 @@ from fedpca.readers.text_stream import (
     encoding_error,
     open_bytes,
     read_blocks,
+    require_line_feeds,
     require_short,
     whole_lines,
 )
@@ -132,6 +133,7 @@ def header_line(path: Source, dialect: Dialect) -> tuple[str, int]:
                 if number <= dialect.skip_lines:
                     continue
                 require_short(path, len(line))
+                require_line_feeds(path, line.decode("latin-1"))
                 try:
                     text = line.decode(encoding or "utf-8").removeprefix("\ufeff").removesuffix("\r")
                 except UnicodeError:

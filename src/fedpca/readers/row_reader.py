@@ -549,7 +549,8 @@ def _require_same_columns(
                 f"in {file.path}; read them separately, or convert one."
             )
         return
-    duplicates = [name for name, times in Counter(file.names).items() if times > 1]
+    needed = {*(features or ()), *passthrough}
+    duplicates = [name for name, times in Counter(file.names).items() if times > 1 and name in needed]
     if duplicates:
         first_row = file.first_row() if isinstance(file, TextFile | ExcelFile) else 0
         by_number = f"{advice('skip_lines', first_row)} and {advice('header', False)}"

@@ -13,7 +13,7 @@ from fedpca._util.text import pluralize
 from fedpca.errors import FileFormatError
 from fedpca.readers.conventions import Conventions
 from fedpca.readers.data_file import NonNumeric, ReadRequest, Source, translate_errors
-from fedpca.readers.dialect import Dialect, is_like_a_number, other_delimiter
+from fedpca.readers.dialect import Dialect, are_aligned, is_like_a_number, other_delimiter
 from fedpca.readers.private_lines import PrivateLines, header_line, require_ascii
 from fedpca.readers.tables import TableFile, non_numeric, number_after, pyarrow
 from fedpca.readers.text_stream import (
@@ -25,6 +25,7 @@ from fedpca.readers.text_stream import (
     open_bytes,
     open_text,
     read_blocks,
+    require_line_feeds,
     require_short,
 )
 
@@ -83,8 +84,11 @@ class TextFile(TableFile):
     def _start(self, dialect: Dialect, delimiters: str) -> tuple[list[str], list[str]]:
         """The cells of the first two lines, which show how cells are written."""
         start, is_whole = first_lines(self.path, dialect)
+        require_line_feeds(self.path, start)
         self._look_at = start if is_whole else start[: start.rfind("\n") + 1] or start
         self._dialect = dialect.found_in(self._look_at, delimiters, only_first_line=False)
+        if dialect.delimiter is None and self._dialect.delimiter == " ":
+            self._require_not_aligned()
         lines = csv.reader(io.StringIO(start), delimiter=self._dialect.delimiter or ",")
         with translate_errors(self.path, "text file"):
             cells = next(filter(None, lines), [])
@@ -287,11 +291,21 @@ class TextFile(TableFile):
 
     def _require_no_other_delimiter(self) -> None:
         """Reject one column that is several, divided by something else."""
+        self._require_not_aligned()
         if other := other_delimiter(self._look_at, only_first_line=self._private):
             mine = self._dialect.delimiter
             raise FileFormatError(
                 f"{self.path}: the delimiter must be in the first line, and {mine!r} is not",
                 f"pass {advice('delimiter', other)} if that divides the cells",
+            )
+
+    def _require_not_aligned(self) -> None:
+        """Reject cells that are divided by as many blanks as align them."""
+        if are_aligned(self._look_at):
+            raise FileFormatError(
+                f"{self.path}: one character must divide cells, and these are aligned by several blanks",
+                "write commas instead, as with awk -v OFS=, '{$1=$1}1'",
+                f"pass {advice('delimiter', ' ')} if every blank divides two cells",
             )
 
     def _bad_cell(self, where: str, name: str, kind: str) -> FileFormatError:

@@ -144,6 +144,15 @@ def encoding_error(path: Source) -> FileFormatError:
     )
 
 
+def require_line_feeds(path: Source, start: str) -> None:
+    """Reject lines that end in a carriage return alone."""
+    if "\r" in start.rstrip("\r\n") and "\n" not in start:
+        raise FileFormatError(
+            f"{path}: lines must end with a line feed, and end with a carriage return alone, as on old Macs; "
+            "convert them, as with tr '\\r' '\\n', or save the file with other line ends."
+        )
+
+
 def require_short(path: Source, n_bytes: int) -> None:
     """Reject the length of a line."""
     if n_bytes >= MAX_LINE:
