@@ -125,7 +125,7 @@ def test_the_width_of_private_lines_without_names_is_stated(tmp_path):
     two, three = "1,2", "1,2,3"
     for mine in (two, three):
         path = write(tmp_path, "\n".join([*[two] * 24, *[three] * 24, mine, ""]))
-        with pytest.raises(FileFormatError, match=r"do not tell how many cells .*; pass width=\.\.\.\."):
+        with pytest.raises(FileFormatError, match=r"how many cells .*; pass width=\.\.\. \(--width N\)\."):
             open_rows(path, private=True, header=False)
         assert all_of(open_rows(path, private=True, header=False, width=2)).shape == (49, 2)
         assert all_of(open_rows(path, private=True, width=2)).shape == (49, 2)
