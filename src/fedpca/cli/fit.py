@@ -152,12 +152,10 @@ def fit(
     estimator.check(path, out)
     wanted = _parse_components(estimator.components)
     privacy = _privacy(private, mechanism, estimator)
-    if estimator.alarms is not None:
-        _check_alarms(estimator.alarms, path, private=privacy is not None, is_signed=signing.key is not None)
+    _check_alarms(estimator.alarms, path, private=privacy is not None, is_signed=signing.key is not None)
     check_model_path(out, force)
     signer = signing.signer()
-    if signer is not None:
-        privacy = signed_privacy(signer, privacy)
+    privacy = privacy if signer is None else signed_privacy(signer, privacy)
     if privacy is not None and private.ledger is None:
         note(f"warning: no ledger. {NO_LEDGER}")
     rules = None if policy is None else Policy.load(policy)
@@ -179,12 +177,10 @@ def fit(
         limits = _limits(summary, pca.n_components_, estimator.alarms, rows)
     # of a private model, too, those asked for: merged with others, more may rise above the noise
     asked = wanted if privacy is not None and isinstance(wanted, int) else 0
-    n_components = max(pca.n_components_, asked)
-    model_files.write(out, summary, n_components, counts, signer, reading.given(), limits)
+    shown = max(pca.n_components_, asked)
+    model_files.write(out, summary, shown, counts, signer, reading.given(), limits)
     if estimator.components is not None and privacy is None:
-        from fedpca.estimators.base import warn_if_fewer
-
-        warn_if_fewer(wanted, pca.n_components_, stacklevel=2)
+        _warn_if_fewer(wanted, pca.n_components_)
     if estimator.checkpoint is not None:
         estimator.checkpoint.unlink(missing_ok=True)
     description = model_files.describe(summary, pca.n_components_)
@@ -193,10 +189,8 @@ def fit(
         description["signed_by"] = signer.member.id
         text += f"; signed by {sanitize(signer.member.id, 100)}"
     empty = done - round(summary.count) if privacy is None else 0  # private models count every row
-    if empty:
-        text += f"; {pluralize(empty, 'more row')} without any value skipped"
-    checked = [] if policy is None else [policy_line(policy)]
-    lines = [text, *matched_variants(rows, listed), *checked]
+    text += f"; {pluralize(empty, 'more row')} without any value skipped" if empty else ""
+    lines = [text, *matched_variants(rows, listed), *([] if policy is None else [policy_line(policy)])]
     data = {"out": str(out), **description, "rows_without_values": empty}
     data |= variants_json(rows, listed) | {"policy": policy_json(rules)}
     output.result(data, "\n".join(lines))
@@ -222,6 +216,12 @@ def _fit(pca: "fedpca.StreamingPCA | fedpca.PrivatePCA", rows: RowReader, checkp
     raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
 
 
+def _warn_if_fewer(wanted: int | float | None, n_components: int) -> None:
+    from fedpca.estimators.base import warn_if_fewer
+
+    warn_if_fewer(wanted, n_components, stacklevel=3)
+
+
 def _to_write(pca: "fedpca.StreamingPCA | fedpca.PrivatePCA") -> Summary:
     """Sums of few features, which lose nothing in merges; else the directions."""
     summary = pca.summary_
@@ -231,8 +231,10 @@ def _to_write(pca: "fedpca.StreamingPCA | fedpca.PrivatePCA") -> Summary:
     return summary if small else pca.subspace_
 
 
-def _check_alarms(alarms: float, paths: list[str], *, private: bool, is_signed: bool) -> None:
+def _check_alarms(alarms: float | None, paths: list[str], *, private: bool, is_signed: bool) -> None:
     """Refuse a limit that cannot be learned, or that would leave with the model."""
+    if alarms is None:
+        return
     if not 0 < alarms < 1:
         raise WrongUsage(f"--alarms must be a share of the rows between 0 and 1, got {alarms:g}.")
     if "-" in paths:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from fedpca._typing import AnyArray
+from fedpca._typing import JSON, AnyArray
 from fedpca._util.text import join_names, pluralize
 from fedpca.cli import model_files
 from fedpca.cli.options import (
@@ -86,15 +87,8 @@ def transform(
         shrinkage: asymptotic: correct the scores of new rows, which are shrunk towards the center.
     """
     wanted = _wanted(scores)
-    with wrong_usage():
-        kind = ".csv" if out == _STDOUT else ending(out, writers.SCORES)
-        if wanted != ["components"]:
-            writers.require_any_scores(kind)
-    written = () if out == _STDOUT else writers.score_files(out)
-    if out == _STDOUT and output.as_json:
-        raise WrongUsage("--json cannot be combined with --out -: the scores go to standard output.")
-    for file in written:
-        check_output_path(file, force)
+    kind = _kind(out, wanted, output)
+    written = _written(out, force)
     check_no_input(written, [model, *map(Path, path)])
     from fedpca.estimators.scoring import ModelPCA
 
@@ -108,7 +102,7 @@ def transform(
     )
     rows = _with_ids(rows, kind, summary, keep or [])
     pca = ModelPCA(summary, min(components or shown, summary.n_features), whiten=whiten)
-    detector = _detector(model, components, shown) if "alarm" in wanted else None
+    detector = None if "alarm" not in wanted else _detector(model, components, shown)
     features = summary.feature_names or tuple(f"column {i + 1}" for i in range(summary.n_features))
     columns = writers.score_names(pca.n_components_, [name for name in wanted if name != "named"], features)
     with wrong_usage():
@@ -122,35 +116,46 @@ def transform(
         prefetch(rows.batches()) as batches,
     ):
         for batch in batches:
-            found, beside = _scores(pca, batch, wanted, shrinkage), batch.passthrough
+            found = _scores(pca, batch, wanted, shrinkage)
             if detector is not None:
                 found["alarm"] = found["score"] > detector.limit_
-            if "named" in wanted:
-                beside = {**beside, "named": np.asarray(features, dtype=object)[found["named"]]}
-            numbers = np.column_stack(
-                [np.zeros((len(batch), 0)), *(found[name] for name in wanted if name != "named")]
-            )
-            write(numbers.astype(np.float32) if rows.dtype == np.float32 else numbers, beside)
+            write(*_to_write(found, batch, wanted, features, rows.dtype))
             done += len(batch)
             empty += batch.n_empty_rows()
             progress.advance(len(batch))
-        for file in written:
-            check_output_path(file, force)  # again: who wrote it meanwhile did not want it replaced
+        _written(out, force)  # again: who wrote it meanwhile did not want it replaced
     if out == _STDOUT:
         sys.stdout.buffer.flush()  # so that a full disk is an error
-    data = {"out": str(out), "rows": done, "rows_without_values": empty}
-    data |= {"columns": [*rows.passthrough, *columns], "variants": [each.to_json() for each in rows.matches]}
     n_shown = pluralize(pca.n_components_, "component")
     what = join_names([n_shown if name == "components" else name for name in wanted])
-    text = f"{out}: {pluralize(done, 'row')} of {what}"
+    data = {"out": str(out), "rows": done, "rows_without_values": empty}
+    _report(output, data | {"columns": [*rows.passthrough, *columns]}, what, rows)
+
+
+def _report(output: Output, data: JSON, what: str, rows: RowReader) -> None:
+    """What was done, on stdout; on stderr if the scores are there, and only what is not as usual."""
+    text, empty = f"{data['out']}: {pluralize(data['rows'], 'row')} of {what}", data["rows_without_values"]
     if empty:
         text += f"; {pluralize(empty, 'row')} without any value {'has' if empty == 1 else 'have'} scores of 0"
     matched = matched_variants(rows)
-    text = "\n".join([text, *matched])
-    if out != _STDOUT:
-        output.result(data, text)
+    lines = "\n".join([text, *matched])
+    if data["out"] != str(_STDOUT):
+        output.result({**data, "variants": [each.to_json() for each in rows.matches]}, lines)
     elif empty or matched:
-        note(text)
+        note(lines)
+
+
+def _to_write(
+    found: dict[str, AnyArray], batch: Batch, wanted: Sequence[str], features: Sequence[str], dtype: DTypeLike
+) -> tuple[AnyArray, dict[str, AnyArray]]:
+    """The numbers of some rows, and the columns beside them."""
+    beside = dict(batch.passthrough)
+    if "named" in wanted:
+        beside["named"] = np.asarray(features, dtype=object)[found["named"]]
+    numbers = np.column_stack(
+        [np.zeros((len(batch), 0)), *(found[name] for name in wanted if name != "named")]
+    )
+    return numbers.astype(np.float32) if dtype == np.float32 else numbers, beside
 
 
 def _scores(
@@ -190,6 +195,25 @@ def _wanted(scores: list[str] | None) -> list[str]:
             f"--scores must be some of {', '.join(_SCORES)}, each once, got {','.join(wanted)!r}."
         )
     return wanted
+
+
+def _kind(out: Path, wanted: Sequence[str], output: Output) -> str:
+    """The format to write."""
+    if out == _STDOUT and output.as_json:
+        raise WrongUsage("--json cannot be combined with --out -: the scores go to standard output.")
+    with wrong_usage():
+        kind = ".csv" if out == _STDOUT else ending(out, writers.SCORES)
+        if wanted != ["components"]:
+            writers.require_any_scores(kind)
+    return kind
+
+
+def _written(out: Path, force: bool) -> Sequence[Path]:
+    """The files to write, which can be written."""
+    written = () if out == _STDOUT else writers.score_files(out)
+    for file in written:
+        check_output_path(file, force)
+    return written
 
 
 def _check_model(model: Path, summary: Summary, shown: int, shrinkage: Shrinkage) -> None:

@@ -121,9 +121,8 @@ def sample_rows(
         passthrough: see `write_report`.
         alarms: what a detector says of the rows, which takes them all.
     """
-    pca = ModelPCA(model, n_shown)
+    pca, rng = ModelPCA(model, n_shown), np.random.default_rng(0)
     spe_limit, t2_limit = pca.anomaly_limits(CONFIDENCE)
-    rng = np.random.default_rng(0)
     kept: dict[str, Any] = {}
     n_read = n_above_t2 = 0
     total = squares = 0.0
