@@ -217,7 +217,7 @@ class TestRun:
         club = SecureClub(tmp_path, 4, settings=settings | {"scale": "none"})
         club.agree(Roster("heart", list(club.roster.members.values()), settings | {"colluding": 1}))
         grid, agreed = club.grid(), {"roster": str(club.path), "rank": 2}
-        with pytest.raises(ValueError, match=f"{name} must be .* agree on a roster that states {name}"):
+        with pytest.raises(ValueError, match=f"{name} must be .* agree on a roster that states it"):
             run(grid, club.server, **agreed | {name: value})
         assert grid.requested == []
         run(grid, club.server, **agreed)

@@ -15,9 +15,9 @@ from typing import Any
 from fedpca._typing import JSON
 from fedpca._util.extras import require
 from fedpca._util.files import remove_leftovers
-from fedpca._util.text import join_names, sanitize, utc_timestamp
+from fedpca._util.text import join_names, sanitize
 from fedpca.errors import SecureError
-from fedpca.federation.flower.round import NodeReply, Outcome, Round, array_record, failure, is_lost
+from fedpca.federation.flower.round import NodeReply, Outcome, Round, array_record, is_lost, received
 from fedpca.federation.folder.secure import SharedSession
 from fedpca.secure import CheckedBoard, Coordinator, relevant
 from fedpca.secure.messages import owner_of
@@ -279,22 +279,11 @@ class SecureRun:
 
     def _receive(self, node: int, message: FlowerMessage | Exception) -> NodeReply:
         """Take the messages of a node. Anyone may have sent them: nothing in them may end the run."""
-        what: Outcome = "failed"
-        client, reason = "", ""
-        try:
-            if failed := failure(message):
-                client, reason = failed
-            else:
-                assert not isinstance(message, Exception)
-                what = "rejected"
-                client = _client(message)
-                what, reason = self._take(node, client, self._messages(message))
-        except Exception as error:
-            reason = str(error) or type(error).__name__
-        if what == "rejected" or (what == "failed" and not is_lost(message)):
+        reply = received(node, message, lambda sent: (_client(sent), sent), self._take)
+        if reply.what == "rejected" or (reply.what == "failed" and not is_lost(message)):
             self._final.add(node)
-            self._refused[sanitize(client, 100) or f"node {node}"] = sanitize(reason, 500)
-        return NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
+            self._refused[reply.client or f"node {node}"] = reply.reason
+        return reply
 
     def _messages(self, message: FlowerMessage) -> dict[str, bytes]:
         record = message.content.get("messages")
@@ -305,7 +294,8 @@ class SecureRun:
             raise ValueError(f"messages of {size} bytes are larger than max-bytes={self._max_bytes}.")
         return messages
 
-    def _take(self, node: int, client: str, messages: Mapping[str, bytes]) -> tuple[Outcome, str]:
+    def _take(self, node: int, sent: FlowerMessage) -> tuple[Outcome, str]:
+        client, messages = _client(sent), self._messages(sent)
         if client not in self._terms.ids:
             raise SecureError(f"{client!r:.80} is not a member of study {self._session.roster.study!r:.80}.")
         index = self._terms.ids.index(client)
