@@ -183,12 +183,13 @@ class Plot {
       const text = textOf(this.features[0], i).replace(/^(.{12}).{2,}(.{7})$/u, "$1…$2");
       const name = this.names.appendChild(make("svg:text", { class: "name", y: y + 4 }, text));
       const wide = name.getBBox().width, beside = x >= middle ? [x + 5, x - 5 - wide] : [x - 5 - wide, x + 5];
-      const isFree = at => taken.every(other => at > other.to || at + wide < other.from || Math.abs(y - other.y) > 13);
-      const isInside = at => at > left && at + wide < left + width && y > bottom + height + 9 && y < bottom - 5;
-      const from = beside.find(at => isInside(at) && isFree(at));
+      const isFree = (at, h) => taken.every(o => at > o.to || at + wide < o.from || Math.abs(h - o.y) > 13);
+      const isInside = (at, h) => at > left && at + wide < left + width && h > bottom + height + 9 && h < bottom - 5;
+      const spots = [0, -12, 12].flatMap(rise => beside.map(at => [at, y + rise])); // beside it, or above, or below
+      const [from, h] = spots.find(spot => isInside(...spot) && isFree(...spot)) ?? [];
       if (from === undefined) { name.remove(); continue; }
-      set(name, { x: from });
-      taken.push({ from, to: from + wide, y });
+      set(name, { x: from, y: h + 4 });
+      taken.push({ from, to: from + wide, y: h });
     }
   }
   drawRing() {
