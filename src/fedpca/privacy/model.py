@@ -165,7 +165,7 @@ class PrivateModel:
         Args:
             total: it must come from noisy sums, never from rows.
             paid: of a step, whether the rows at hand are in it; if not, its cost is left for the release.
-            receipt: of a release, what its certificate states of the debit.
+            receipt: of a release or its evaluation, what the certificate states of the debit.
         """
         if (announced := self.next) is None:
             raise ValueError("all sums were taken already.")
@@ -177,7 +177,7 @@ class PrivateModel:
         elif self.reports < self.privacy.releases:
             self._add_release(total, receipt)
         else:
-            self.add_evaluation(self.evaluation(total, self.model))
+            self.add_evaluation(self.evaluation(total, self.model), receipt)
 
     def add_pooled(self, pooled: StepSum, *, paid: bool) -> None:
         """`add` of a step's sum over owners each of which has added its noise."""
