@@ -7,6 +7,8 @@ from pathlib import Path
 # Several threads of the linear algebra library make work on small matrices five times slower.
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+if not Path("/dev/nvidiactl").exists():  # kernels for a GPU are interpreted; triton asks when it is imported
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import numpy as np
 import pytest
