@@ -74,6 +74,12 @@ def test_rows_with_null_are_left_out(rows, seed):
         assert_equal(summed(np.where(gaps, np.nan, rows)), fedpca.Moments.from_rows(rows[whole]))
 
 
+def test_rows_that_are_left_out_are_counted(caplog):
+    with caplog.at_level("INFO", "fedpca.sql"):
+        summed([[1.0, 2.0], [None, 3.0], [4.0, 7.0]])
+    assert "left out 1 of 3 rows, which have NULL" in caplog.text
+
+
 def test_weights_count_repetitions():
     rng = np.random.default_rng(1)
     rows, weights = rng.normal(size=(50, 3)), rng.integers(0, 4, size=50)

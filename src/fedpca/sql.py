@@ -5,6 +5,7 @@ so no digits are lost however far means are from zero.
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -33,6 +34,7 @@ _FLOAT = {
 }  # fmt: skip
 _BEGIN = {"postgres": "BEGIN ISOLATION LEVEL REPEATABLE READ"}
 _HEADER = "-- fedpca "
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -153,39 +155,35 @@ class MomentsQuery:
         return f"SUM({cell})" if self.weight is None else f"SUM(w * {cell})"
 
     def _text(self, selected: Mapping[str, str]) -> str:
+        """Numbers of every row, and z, NULL where the row is left out; their means; what is left of them."""
         table = self.table if self.table.lstrip().startswith("(") else self._name_of_table()
         numbered = list(enumerate(self.columns))
-        grouped = "" if self.group is None else f"{self._quoted(self.group)} AS grp, "
-        origins = ", ".join(f"COALESCE(AVG({self._float(name)}), 0) AS o{i}" for i, name in numbered)
-        cells = [f"{self._float(name)} - o{i} AS y{i}, o{i}" for i, name in numbered]
+        numbers = [f"{self._float(name)} AS c{i}" for i, name in numbered]
+        required = [*self.columns] if self.missing == "rows" else []
+        if self.weight is not None:
+            numbers.append(f"{self._float(self.weight)} AS w")
+            required.append(self.weight)
+        absent = " OR ".join(f"s.{self._quoted(name)} IS NULL" for name in required)
+        numbers.append(f"CASE WHEN {absent} THEN NULL ELSE 0 END AS z" if required else "0 AS z")
         if self.dialect == "sqlite":
             kinds = "('integer', 'real', 'null')"
-            cells += [
+            numbers += [
                 f"CASE WHEN typeof(s.{self._quoted(name)}) IN {kinds} THEN 0 ELSE 1 END AS t{i}"
                 for i, name in numbered
             ]
+        means = [f"COALESCE(AVG(c{i} + z), 0) AS o{i}" for i, _ in numbered]
+        values = [f"c{i} - o{i} + z AS x{i}" for i, _ in numbered]
+        join, by = "CROSS JOIN origins", ""
         if self.group is not None:
-            cells.append(f"s.{self._quoted(self.group)} AS grp")
-        required = [f"y{i} IS NULL" for i, _ in numbered] if self.missing == "rows" else []
-        if self.weight is not None:
-            cells.append(f"{self._float(self.weight)} AS w")
-            required.append("w IS NULL")
-        values = (
-            f"CASE WHEN {' OR '.join(required)} THEN NULL ELSE y{i} END AS x{i}"
-            if required
-            else f"y{i} AS x{i}"
-            for i, _ in numbered
-        )
-        join = "CROSS JOIN origins"
-        if self.group is not None:
-            join = f"JOIN origins ON origins.grp = s.{self._quoted(self.group)}"
-        by = "" if self.group is None else f" GROUP BY {self._quoted(self.group)}"
+            numbers.append(f"s.{self._quoted(self.group)} AS grp")
+            means.append("grp AS of_group")
+            join, by = "JOIN origins ON of_group = grp", " GROUP BY grp"
         chosen = ",\n  ".join(f"{expression} AS {name}" for name, expression in selected.items())
         return (
-            f"WITH origins AS (SELECT {grouped}{origins} FROM {table} AS s{by}),\n"
-            f"cells AS (SELECT {', '.join(cells)} FROM {table} AS s {join}),\n"
-            f"complete AS (SELECT cells.*, {', '.join(values)} FROM cells)\n"
-            f"SELECT\n  {chosen}\nFROM complete" + ("" if self.group is None else "\nGROUP BY grp")
+            f"WITH numbers AS (SELECT {', '.join(numbers)} FROM {table} AS s),\n"
+            f"origins AS (SELECT {', '.join(means)} FROM numbers{by}),\n"
+            f"cells AS (SELECT numbers.*, origins.*, {', '.join(values)} FROM numbers {join})\n"
+            f"SELECT\n  {chosen}\nFROM cells{by}"
         )
 
     def _float(self, name: str) -> str:
@@ -265,6 +263,9 @@ class MomentsQuery:
                     "values, or its squares are too large; select rows without them, or divide the column."
                 )
         if self.missing == "rows":
+            if self.weight is None:
+                everything = self._value(values, "all_rows")
+                _LOG.info("left out %d of %d rows, which have NULL", everything - count, everything)
             return Moments.from_sums(count, sums, products, origin=origin, names=self.columns)
         return self._of_pairs(count, sums, products, origin, values)
 

@@ -75,6 +75,15 @@ def test_groups_are_models_in_a_folder(readings):
     assert counts == {"group-1.safetensors": 100, "north.safetensors": 200}
 
 
+def test_no_group_takes_the_file_of_another(readings):
+    _, connection = readings
+    connection.execute("UPDATE readings SET site = 'group-1' WHERE site = 'north'")
+    invoke([*QUERY, "--group", "site"])
+    run("q.sql", connection, ["r.csv"])
+    assert invoke(["sql", "import", "q.sql", "r.csv", "-o", "models"]).exit_code == 0
+    assert sorted(fedpca.load(path).count for path in Path("models").iterdir()) == [100, 200]
+
+
 def test_a_policy_applies_to_what_comes_back(readings):
     _, connection = readings
     invoke(QUERY)

@@ -146,10 +146,8 @@ def _in_folder(out: Path, found: dict[object, Moments]) -> dict[Path, Moments]:
     models = {}
     for number, (group, moments) in enumerate(found.items(), 1):
         name = str(group)
-        plain = (
-            name
-            if name.replace("-", "").replace("_", "").isalnum() and len(name) < 100
-            else f"group-{number}"
-        )
-        models[out / f"{plain}.safetensors"] = moments
+        is_plain = name.replace("-", "").replace("_", "").isalnum() and len(name) < 100
+        if not is_plain or name.startswith("group-"):  # which another group without a plain name may have
+            name = f"group-{number}"
+        models[out / f"{name}.safetensors"] = moments
     return models
